@@ -1,0 +1,80 @@
+# Needs python3 (3.11 or newer) and make; everything else is installed below .venv and .venv-min.
+#   make test USE_UV=0      install with plain pip
+#   make test MARK=slow     run the long tests instead of the short ones
+PYTHON ?= python3
+USE_UV ?= 1
+WORKERS ?= 2
+MARK ?= not slow
+
+VENV := .venv
+MIN := .venv-min
+BIN := $(VENV)/bin
+ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+PINNED := -c constraints.txt
+
+# $(call install,ENVIRONMENT,ARGUMENTS): uv where it can be had, else pip.
+# uv is told of pip's local wheel folders, which it does not look at by itself.
+define install
+if [ -x $(BIN)/uv ]; then \
+  UV_FIND_LINKS="$${UV_FIND_LINKS:-$$(echo "$$PIP_FIND_LINKS" | tr ' ' ',')}" \
+  UV_HTTP_TIMEOUT="$${UV_HTTP_TIMEOUT:-180}" \
+  $(BIN)/uv pip install -q --python $(1)/bin/python $(2) && exit 0; \
+  echo "uv could not install: trying pip"; \
+fi; \
+$(1)/bin/python -m pip install -q $(2)
+endef
+
+.PHONY: help setup test lint demo bench docs clean
+.DEFAULT_GOAL := help
+
+help: ## list the targets
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  %-7s %s\n", $$1, $$2}' Makefile
+
+setup: $(VENV)/.stamp-dev ## make .venv with crunode (editable) and the development tools
+
+test: lint $(MIN)/.stamp ## lint, all tests with coverage, then unit tests and contracts in a minimal install
+	$(ONE_THREAD) CRUNODE_REQUIRE_ALL=1 $(BIN)/python -m pytest -n $(WORKERS) -m "$(MARK)" --cov
+	@echo "== minimal install: torch, numpy, safetensors, pytest =="
+	$(ONE_THREAD) CRUNODE_MINIMAL=1 $(MIN)/bin/python -m pytest $(wildcard tests/unit tests/contracts) \
+	  -m "not needs_full and not slow"
+
+lint: $(VENV)/.stamp-dev ## ruff (rules and format), mypy, import direction
+	$(BIN)/ruff check .
+	$(BIN)/ruff format --check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+demo: $(VENV)/.stamp-dev ## run the demonstration; results go to runs/demo
+	$(BIN)/crunode demo --store runs/demo
+
+bench: $(VENV)/.stamp-dev ## run the benchmarks
+	PATH="$(CURDIR)/$(BIN):$$PATH" bash bench/run.sh
+
+docs: $(VENV)/.stamp-docs ## build the documentation in docs/_build
+	$(BIN)/python -m sphinx -W --keep-going -q -b html docs docs/_build
+	@echo "docs/_build/index.html"
+
+clean: ## remove environments, caches and built files (runs/ stays)
+	rm -rf $(VENV) $(MIN) docs/_build dist build .coverage .coverage.* htmlcov
+	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
+	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
+
+$(VENV)/.stamp-venv:
+	@$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "crunode needs Python 3.11 or newer")'
+	$(PYTHON) -m venv $(VENV)
+	@if [ "$(USE_UV)" = 1 ]; then $(BIN)/python -m pip install -q uv || echo "no uv: pip will do"; fi
+	@touch $@
+
+$(VENV)/.stamp-dev: $(VENV)/.stamp-venv pyproject.toml constraints.txt
+	@$(call install,$(VENV),$(PINNED) -e ".[dev]")
+	@touch $@
+
+$(VENV)/.stamp-docs: $(VENV)/.stamp-dev docs/requirements.txt
+	@$(call install,$(VENV),$(PINNED) -r docs/requirements.txt)
+	@touch $@
+
+$(MIN)/.stamp: $(VENV)/.stamp-venv pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(MIN)
+	@$(call install,$(MIN),$(PINNED) torch numpy safetensors pytest)
+	@$(call install,$(MIN),--no-deps -e .)
+	@touch $@
