@@ -1,11 +1,11 @@
 """Sphinx settings."""
 
-from importlib.metadata import version
+from importlib import metadata
 
 project = "crunode"
 author = "the crunode authors"
 project_copyright = "the crunode authors"
-release = version("crunode")
+release = metadata.version("crunode")
 
 extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 exclude_patterns = ["_build"]
