@@ -12,9 +12,6 @@ import re
 from pathlib import Path
 
 import pytest
-import torch
-
-torch.set_num_threads(1)
 
 REQUIRE_ALL = os.environ.get("CRUNODE_REQUIRE_ALL") == "1"
 MINIMAL = os.environ.get("CRUNODE_MINIMAL") == "1" and not REQUIRE_ALL
@@ -55,6 +52,15 @@ def _imports(path: Path) -> set[str]:
         elif isinstance(node, ast.ImportFrom) and node.module:
             names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
     return names
+
+
+def pytest_sessionstart(session: pytest.Session) -> None:
+    """One torch thread. The controller of a parallel run tests nothing and saves itself the import."""
+    config = session.config
+    if hasattr(config, "workerinput") or config.getoption("dist", "no") == "no":
+        import torch
+
+        torch.set_num_threads(1)
 
 
 def pytest_configure(config: pytest.Config) -> None:
