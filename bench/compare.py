@@ -105,9 +105,7 @@ def provenance(rows: list[dict]) -> dict:
         "python": platform.python_version(),
         "system": f"{platform.system()} {platform.machine()}",
         "versions": {
-            tool: sorted(
-                {f"{row.get('version')} (torch {row.get('torch')})" for row in rows if row["tool"] == tool}
-            )
+            tool: sorted({f"{row.get('version')} (torch {row.get('torch')})" for row in rows if row["tool"] == tool})
             for tool in sorted({row["tool"] for row in rows})
         },
         "threads": sorted({row["threads"] for row in rows if "threads" in row}),

@@ -44,9 +44,7 @@ class Quadratic(nn.Module):
 def _tiny() -> Case:
     """Deep linear net 5-4-4-5 at a rank-2 truth, n = 2000, mean squared error, batches of 256."""
     n, noise = 2000, 0.1
-    model = nn.Sequential(
-        nn.Linear(5, 4, bias=False), nn.Linear(4, 4, bias=False), nn.Linear(4, 5, bias=False)
-    )
+    model = nn.Sequential(nn.Linear(5, 4, bias=False), nn.Linear(4, 4, bias=False), nn.Linear(4, 5, bias=False))
     with torch.no_grad():
         model[1].weight[2:] = 0.0
         model[2].weight[:, 2:] = 0.0

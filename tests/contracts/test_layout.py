@@ -19,7 +19,7 @@ MAX_LINES = 600
 VAGUE = {"utils", "helpers", "misc", "common"}
 AT_IMPORT = sys.stdlib_module_names | {"crunode", "numpy", "safetensors", "torch"}
 NOT_TEXT = {".npz", ".npy", ".png", ".pyc", ".safetensors", ".gz", ".whl"}
-GENERATED = {".git", "__pycache__", "_build", "build", "dist", "runs"}
+GENERATED = {".hypothesis", ".git", "__pycache__", "_build", "build", "dist", "runs"}
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|home)/")
 
 

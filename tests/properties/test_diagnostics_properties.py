@@ -21,9 +21,7 @@ def chains(draw):
 
 
 VALUES = chains()
-ANY = hnp.arrays(
-    np.float64, hnp.array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=6), elements=st.floats()
-)
+ANY = hnp.arrays(np.float64, hnp.array_shapes(min_dims=1, max_dims=2, min_side=0, max_side=6), elements=st.floats())
 SCALES = st.sampled_from([2.0**k for k in (-60, -3, -1, 1, 4, 80)])
 SHIFTS = st.integers(-1000, 1000)
 

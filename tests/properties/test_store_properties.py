@@ -14,9 +14,7 @@ from crunode.core.documents import diff, dumps, loads, plain
 from crunode.core.result import Estimate
 from crunode.core.store import RunStore, load_estimate, save_estimate
 
-names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=10).filter(
-    lambda name: name != "__metadata__"
-)
+names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=10).filter(lambda name: name != "__metadata__")
 dtypes = st.one_of(
     hnp.boolean_dtypes(),
     hnp.integer_dtypes(endianness="?"),
@@ -26,18 +24,10 @@ dtypes = st.one_of(
 arrays = dtypes.flatmap(
     lambda dtype: hnp.arrays(dtype, hnp.array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=3))
 )
-leaves = (
-    st.none()
-    | st.booleans()
-    | st.integers()
-    | st.floats()
-    | st.text(st.characters(codec="utf-8"), max_size=8)
-)
+leaves = st.none() | st.booleans() | st.integers() | st.floats() | st.text(st.characters(codec="utf-8"), max_size=8)
 specs = st.dictionaries(
     st.text(st.characters(codec="utf-8"), max_size=8),
-    st.recursive(
-        leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3)
-    ),
+    st.recursive(leaves, lambda inner: st.lists(inner, max_size=3) | st.dictionaries(names, inner, max_size=3)),
     max_size=4,
 ).filter(lambda spec: "$float" not in repr(spec))  # the marker of non-finite numbers is taken
 
@@ -50,9 +40,7 @@ def no_waiting_for_the_disk():
 
 
 def same(one, other):
-    return one.dtype.newbyteorder("=") == other.dtype and np.array_equal(
-        one, other, equal_nan=one.dtype.kind == "f"
-    )
+    return one.dtype.newbyteorder("=") == other.dtype and np.array_equal(one, other, equal_nan=one.dtype.kind == "f")
 
 
 @given(st.dictionaries(names, arrays, max_size=3), specs)
@@ -91,9 +79,7 @@ def runs(draw):
     groups = [list(chains[a:b]) for a, b in zip([0, *cuts], [*cuts, len(chains)], strict=True)]
     total = draw(st.integers(0, 6))
     content = {
-        name: draw(
-            hnp.arrays(draw(dtypes), (len(chains), total, *draw(hnp.array_shapes(max_dims=2, max_side=2))))
-        )
+        name: draw(hnp.arrays(draw(dtypes), (len(chains), total, *draw(hnp.array_shapes(max_dims=2, max_side=2)))))
         for name in draw(st.sets(names, min_size=1, max_size=3))
     }
     stops = [sorted(draw(st.sets(st.integers(1, total)))) if total else [] for _ in groups]

@@ -19,9 +19,7 @@ else:
 
 __all__ = ["acquire", "digest", "locked", "make_folder", "read_bytes", "write_bytes"]
 
-_AGAIN = (
-    "Free space or choose a folder that can be written, then run again: it continues from what is stored."
-)
+_AGAIN = "Free space or choose a folder that can be written, then run again: it continues from what is stored."
 
 
 def digest(data: bytes) -> str:
@@ -51,9 +49,7 @@ def make_folder(folder: Path) -> None:
     """
     missing = [f for f in (folder, *folder.parents) if not f.is_dir()]
     for each in reversed(missing):
-        with contextlib.suppress(
-            FileExistsError
-        ):  # another process was first; a file in its place fails below
+        with contextlib.suppress(FileExistsError):  # another process was first; a file in its place fails below
             os.mkdir(each)
         _sync_folder(each.parent)
     if not folder.is_dir():

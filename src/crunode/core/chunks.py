@@ -83,10 +83,7 @@ def checked(
             f"expected arrays of shape ({chains} chains, draws, ...) with one number of draws, "
             f"got { ({name: value.shape for name, value in values.items()}) }; pass the whole group at once"
         )
-    like = {
-        name: {"dtype": value.dtype.name, "shape": list(value.shape[2:])}
-        for name, value in sorted(values.items())
-    }
+    like = {name: {"dtype": value.dtype.name, "shape": list(value.shape[2:])} for name, value in sorted(values.items())}
     before = journal["arrays"].get(kind, like)
     if before != like:
         raise InputError(
@@ -112,7 +109,5 @@ def shapes(journals: Sequence[Mapping[str, Any]], kind: Kind) -> dict[str, list[
     """
     chains = sum(len(journal["chains"]) for journal in journals)
     draws = min(length(journal, kind) for journal in journals)
-    found: Mapping[str, Any] = next(
-        (journal["arrays"][kind] for journal in journals if kind in journal["arrays"]), {}
-    )
+    found: Mapping[str, Any] = next((journal["arrays"][kind] for journal in journals if kind in journal["arrays"]), {})
     return {name: [chains, draws, *like["shape"]] for name, like in found.items()}

@@ -105,9 +105,7 @@ def write_document(path: Path, name: str, version: int, content: Mapping[str, An
     return write_bytes(path, (dumps({**body, "sha256": seal}, indent=1) + "\n").encode())
 
 
-def read_document(
-    path: Path, name: str, version: int, expected: Mapping[str, Any] | None = None
-) -> dict[str, Any]:
+def read_document(path: Path, name: str, version: int, expected: Mapping[str, Any] | None = None) -> dict[str, Any]:
     """Inverse of `write_document`, checked.
 
     Raises:

@@ -104,9 +104,7 @@ class RunStore(RunFolder):
             store.check_vacant()
             store.clean(None)
             for number, group in enumerate(content["groups"]):
-                store.write_journal(
-                    {"group": number, "chains": group, "arrays": {}, "chunks": [], "state": None}
-                )
+                store.write_journal({"group": number, "chains": group, "arrays": {}, "chunks": [], "state": None})
             store.write_manifest(content)  # last: what it names is there
         return store
 
@@ -119,9 +117,7 @@ class RunStore(RunFolder):
         """
         store = cls(folder, writable=False)
         if not store.file("manifest.json").exists():
-            raise StoreError(
-                f"expected a run folder, got {store.folder}, which has no manifest.json; check the path"
-            )
+            raise StoreError(f"expected a run folder, got {store.folder}, which has no manifest.json; check the path")
         _ = store.manifest
         return store
 
@@ -322,9 +318,7 @@ class RunStore(RunFolder):
                 f"{self.folder}: expected the same {kind} arrays in all groups, got {likes}; "
                 "write the same names, types and shapes in each group"
             )
-        result = {
-            name: np.empty(shape, likes[0][name]["dtype"]) for name, shape in shapes(journals, kind).items()
-        }
+        result = {name: np.empty(shape, likes[0][name]["dtype"]) for name, shape in shapes(journals, kind).items()}
         for journal in journals:
             start = 0
             for entry in (entry for entry in journal["chunks"] if entry["kind"] == kind):
@@ -357,9 +351,7 @@ def save_estimate(folder: str | os.PathLike[str], estimate: Estimate) -> Path:
     """
     path = Path(folder).absolute() / "estimates" / f"{quote(estimate.name, safe=' ')}.json"
     with locked(path.parent.parent / "locks" / "run.lock"):
-        write_document(
-            path, "crunode-estimate", VERSION, {"estimate": plain(estimate.to_dict(), estimate.name)}
-        )
+        write_document(path, "crunode-estimate", VERSION, {"estimate": plain(estimate.to_dict(), estimate.name)})
     return path
 
 

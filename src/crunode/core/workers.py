@@ -128,9 +128,7 @@ def _loaded(data: bytes) -> tuple[bool, Any]:
     try:
         good, value = pickle.loads(data)
     except Exception as error:
-        return False, InputError(
-            f"expected a result that can be unpickled, got {error!r}; return plain values"
-        )
+        return False, InputError(f"expected a result that can be unpickled, got {error!r}; return plain values")
     return good, value
 
 
@@ -168,8 +166,7 @@ def _answer(payload: bytes, threads: int) -> bytes:
             return pickle.dumps((True, value))
         except Exception as error:
             raise InputError(
-                f"expected a result that can be pickled, got {reprlib.repr(value)} ({error}); "
-                "return plain values"
+                f"expected a result that can be pickled, got {reprlib.repr(value)} ({error}); return plain values"
             ) from error
     except BaseException as error:
         story = f"In a worker process:\n{traceback.format_exc()}"

@@ -423,9 +423,7 @@ time.sleep(60)
 
 def test_lock_of_a_killed_process_is_free(tmp_path):
     run = create(tmp_path / "run")
-    process = subprocess.Popen(
-        [sys.executable, "-c", WRITER, str(run.folder)], stdout=subprocess.PIPE, text=True
-    )
+    process = subprocess.Popen([sys.executable, "-c", WRITER, str(run.folder)], stdout=subprocess.PIPE, text=True)
     try:
         assert process.stdout.readline() == "claimed\n"
         with pytest.raises(StoreError, match="being written by another process"):
@@ -443,9 +441,7 @@ def test_page_states_what_is_written(tmp_path, monkeypatch):
     example = re.search(r"```python\n(.*?)```", text, re.S).group(1)
     exec(example, {})
     stated = {"locks/run.lock": b"", "locks/g000.lock": b""}
-    for name, language, content in re.findall(
-        r"^`([^`]+)`[^\n]*:\n\n```(json|text)\n(.*?)```", text, re.S | re.M
-    ):
+    for name, language, content in re.findall(r"^`([^`]+)`[^\n]*:\n\n```(json|text)\n(.*?)```", text, re.S | re.M):
         stated[name] = content.encode() if language == "json" else bytes.fromhex(content)
     assert files("run") == set(stated)
     for name, content in stated.items():

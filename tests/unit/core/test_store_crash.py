@@ -61,9 +61,7 @@ def sample(path):
 
 
 def content(path):
-    return {
-        p.relative_to(path).as_posix(): p.read_bytes() for p in sorted(Path(path).rglob("*")) if p.is_file()
-    }
+    return {p.relative_to(path).as_posix(): p.read_bytes() for p in sorted(Path(path).rglob("*")) if p.is_file()}
 
 
 def cut_everywhere(parent, harm, patch):
@@ -140,9 +138,7 @@ def test_full_disk_says_what_was_tried_and_what_to_do(tmp_path, monkeypatch):
     run = RunStore.create(tmp_path / "run", spec=SPEC, groups=GROUPS, seed=0, provenance={})
     run.resume(1)
     monkeypatch.setattr(atomic, "os", CutAt(4, no_space))
-    with pytest.raises(
-        StoreError, match=r"could not write .*g001-draws-00000.*bytes\): No space left.* Free space"
-    ):
+    with pytest.raises(StoreError, match=r"could not write .*g001-draws-00000.*bytes\): No space left.* Free space"):
         run.append(1, "draws", {"excess": np.ones((1, 2))}, {}, {})
     monkeypatch.undo()
     assert not list(run.folder.rglob("*.tmp"))

@@ -78,9 +78,7 @@ def test_rhat_sees_a_shift_and_a_change_of_scale():
 
 
 # Stated: 93-97 % at two standard errors. 500 runs give that to 0.9 %; the limits leave room for two of these.
-@pytest.mark.parametrize(
-    ("rho", "chains", "draws"), [(0.0, 4, 200), (0.5, 4, 300), (0.9, 4, 190), (0.9, 8, 190)]
-)
+@pytest.mark.parametrize(("rho", "chains", "draws"), [(0.0, 4, 200), (0.5, 4, 300), (0.9, 4, 190), (0.9, 8, 190)])
 def test_error_of_the_mean_covers(rho, chains, draws):
     covered, ratio = coverage(autoregressive(4, rho, 500, chains, draws), 2)
     assert 0.912 < covered < 0.988
@@ -143,10 +141,7 @@ def test_drift_rarely_alarms_without_cause_in_slow_chains(chains):
 def test_drift_rarely_alarms_on_many_runs(rho, runs, chains):
     tau = (1 + rho) / (1 - rho)
     assert (
-        np.mean(
-            [alarms(autoregressive(s, rho, 500, chains, math.ceil(20 * tau))) for s in range(runs // 500)]
-        )
-        < 1e-3
+        np.mean([alarms(autoregressive(s, rho, 500, chains, math.ceil(20 * tau))) for s in range(runs // 500)]) < 1e-3
     )
 
 

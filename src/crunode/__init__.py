@@ -1,0 +1,96 @@
+"""crunode: learning coefficients and loss-landscape geometry of PyTorch models, with error bars.
+
+Public names are resolved when first used, so that `import crunode` is quick and what needs no torch loads none.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from crunode.core.execute import Executor, Processes, Serial
+    from crunode.core.landscape import Landscape
+    from crunode.core.result import Draws, Estimate, Finding
+    from crunode.core.store import load_estimate
+    from crunode.errors import (
+        CrunodeError,
+        DiagnosticWarning,
+        EstimationError,
+        InputError,
+        MissingExtra,
+        StoreError,
+        StoreMismatch,
+    )
+    from crunode.estimators.coefficient import llc
+    from crunode.sampling.metropolis import HMC, MALA
+    from crunode.sampling.posterior import Flat, Gaussian, Posterior
+    from crunode.sampling.run import sample
+    from crunode.sampling.stochastic import PSGLD, SGHMC, SGLD, SGNHT
+    from crunode.sampling.tuning import tune
+
+__version__ = "0.1.0"
+
+__all__ = [
+    "HMC",
+    "MALA",
+    "PSGLD",
+    "SGHMC",
+    "SGLD",
+    "SGNHT",
+    "CrunodeError",
+    "DiagnosticWarning",
+    "Draws",
+    "Estimate",
+    "EstimationError",
+    "Executor",
+    "Finding",
+    "Flat",
+    "Gaussian",
+    "InputError",
+    "Landscape",
+    "MissingExtra",
+    "Posterior",
+    "Processes",
+    "Serial",
+    "StoreError",
+    "StoreMismatch",
+    "__version__",
+    "llc",
+    "load_estimate",
+    "sample",
+    "tune",
+]
+
+_HOMES = {
+    "crunode.core.execute": ("Executor", "Processes", "Serial"),
+    "crunode.core.landscape": ("Landscape",),
+    "crunode.core.result": ("Draws", "Estimate", "Finding"),
+    "crunode.core.store": ("load_estimate",),
+    "crunode.errors": (
+        "CrunodeError",
+        "DiagnosticWarning",
+        "EstimationError",
+        "InputError",
+        "MissingExtra",
+        "StoreError",
+        "StoreMismatch",
+    ),
+    "crunode.estimators.coefficient": ("llc",),
+    "crunode.sampling.metropolis": ("HMC", "MALA"),
+    "crunode.sampling.posterior": ("Flat", "Gaussian", "Posterior"),
+    "crunode.sampling.run": ("sample",),
+    "crunode.sampling.stochastic": ("PSGLD", "SGHMC", "SGLD", "SGNHT"),
+    "crunode.sampling.tuning": ("tune",),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        return getattr(importlib.import_module(_HOME_OF[name]), name)
+    raise AttributeError(f"module 'crunode' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

@@ -1,0 +1,128 @@
+"""One seed, one stream of random numbers per chain, and no trace on global random state."""
+
+from __future__ import annotations
+
+import contextlib
+import random
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+import torch
+from torch import Tensor
+
+__all__ = ["BatchStream", "NoiseStream", "derived_seed", "preserved_rng"]
+
+# Numbers drawn per generator call. It fixes which call a number comes from, so it may not depend on the layout:
+# torch's normal sampler gives other numbers when the same stream is cut at other places.
+BLOCK = 1 << 15
+
+
+def derived_seed(seed: int, *key: int) -> int:
+    """A 63-bit seed that depends on `seed` and `key` only (numpy's SeedSequence).
+
+    Example:
+        >>> derived_seed(0, 1, 2) == derived_seed(0, 1, 2) != derived_seed(0, 2, 1)
+        True
+    """
+    state = np.random.SeedSequence(seed, spawn_key=key).generate_state(1, np.uint64)
+    return int(state[0] >> np.uint64(1))
+
+
+@contextlib.contextmanager
+def preserved_rng() -> Iterator[None]:
+    """Give back the global random states of torch, numpy and `random` as they were, also after an error."""
+    state_torch, state_numpy, state_python = torch.get_rng_state(), np.random.get_state(), random.getstate()  # noqa: NPY002
+    state_cuda = torch.cuda.get_rng_state_all() if torch.cuda.is_initialized() else None  # type: ignore[no-untyped-call]
+    try:
+        yield
+    finally:
+        torch.set_rng_state(state_torch)
+        np.random.set_state(state_numpy)  # noqa: NPY002
+        random.setstate(state_python)
+        if state_cuda is not None:
+            torch.cuda.set_rng_state_all(state_cuda)
+
+
+class NoiseStream:
+    """Random numbers for several chains, addressed by step.
+
+    The numbers of a chain at a step depend on (seed, chain, stream, step) alone: not on which other chains run
+    beside it, nor on what was drawn before. That makes every layout and executor agree and a resumed run go on
+    where it stopped without stored generator states.
+
+    Args:
+        seed: The run's seed.
+        chains: Identity numbers of the chains, in row order.
+        width: Numbers per chain and step.
+        stream: Number of the stream; different uses take different ones.
+        kind: "normal" or "uniform".
+        device: Where the numbers are drawn.
+        dtype: Their dtype.
+
+    Example:
+        >>> both = NoiseStream(0, [0, 1], 3, stream=0).at(7)
+        >>> torch.equal(both[1:], NoiseStream(0, [1], 3, stream=0).at(7))
+        True
+    """
+
+    def __init__(
+        self,
+        seed: int,
+        chains: Sequence[int],
+        width: int,
+        *,
+        stream: int,
+        kind: str = "normal",
+        device: torch.device | str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self._seed, self._chains, self._width, self._stream = seed, list(chains), width, stream
+        self._kind = kind
+        self._steps = max(1, BLOCK // width)
+        self._generator = torch.Generator(device=device)
+        self._buffer = torch.empty(len(self._chains), self._steps * width, device=device, dtype=dtype)
+        self._block: int | None = None
+
+    def at(self, step: int) -> Tensor:
+        """The numbers of `step`, shape (chain, width); valid until the next call."""
+        block, offset = divmod(step, self._steps)
+        if block != self._block:
+            for row, chain in zip(self._buffer, self._chains, strict=True):
+                self._generator.manual_seed(derived_seed(self._seed, self._stream, chain, block))
+                if self._kind == "normal":
+                    row.normal_(generator=self._generator)
+                else:
+                    row.uniform_(generator=self._generator)
+            self._block = block
+        return self._buffer[:, offset * self._width : (offset + 1) * self._width]
+
+
+class BatchStream:
+    """Minibatch indices for several chains: each chain goes through its own shuffles of the data, epoch by epoch.
+
+    Example:
+        >>> s = BatchStream(0, [0, 1], n=10, batch=5)
+        >>> sorted(torch.cat([s.at(0)[0], s.at(1)[0]]).tolist()) == list(range(10))
+        True
+    """
+
+    def __init__(
+        self, seed: int, chains: Sequence[int], *, n: int, batch: int, device: torch.device | str = "cpu"
+    ) -> None:
+        self._seed, self._chains, self._n, self._batch = seed, list(chains), n, batch
+        self._device = device
+        self._per_epoch = max(1, n // batch)
+        self._epoch: int | None = None
+        self._order = torch.empty(0, dtype=torch.int64)
+
+    def at(self, step: int) -> Tensor:
+        """Indices of the minibatch of each chain at `step`, shape (chain, batch)."""
+        epoch, position = divmod(step, self._per_epoch)
+        if epoch != self._epoch:
+            generator = torch.Generator()
+            rows = []
+            for chain in self._chains:
+                generator.manual_seed(derived_seed(self._seed, 1 << 20, chain, epoch))
+                rows.append(torch.randperm(self._n, generator=generator))
+            self._order, self._epoch = torch.stack(rows).to(self._device), epoch
+        return self._order[:, position * self._batch : (position + 1) * self._batch]

@@ -1,0 +1,205 @@
+"""Every exception, warning and finding code of the library, on one screen."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+__all__ = [
+    "FINDINGS",
+    "CrunodeError",
+    "DiagnosticWarning",
+    "EstimationError",
+    "FindingKind",
+    "InputError",
+    "MissingExtra",
+    "StoreError",
+    "StoreMismatch",
+]
+
+
+class CrunodeError(Exception):
+    """Base of all errors raised on purpose by crunode."""
+
+
+class InputError(CrunodeError, ValueError):
+    """Wrong input: the message says what was expected, what came, and what to do."""
+
+
+class EstimationError(CrunodeError, RuntimeError):
+    """A computation failed. `partial` holds what was computed before it did (or None)."""
+
+    def __init__(self, message: str, partial: Any = None) -> None:
+        super().__init__(message)
+        self.partial = partial
+
+
+class StoreError(CrunodeError, OSError):
+    """A run folder is unreadable, corrupt, truncated, of another version, or cannot be written."""
+
+
+class StoreMismatch(StoreError):
+    """A run folder belongs to another run; the message shows the settings that differ."""
+
+
+class MissingExtra(CrunodeError, ImportError):
+    """An optional package is absent; the message names the extra that brings it."""
+
+
+class DiagnosticWarning(UserWarning):
+    """A result was computed but there are findings about how far it can be trusted."""
+
+
+@dataclass(frozen=True)
+class FindingKind:
+    """What a finding code means; `severity` "error" makes an estimate not ok."""
+
+    code: str
+    title: str
+    severity: str
+    meaning: str
+    remedy: str
+
+
+_KINDS = [
+    FindingKind(
+        "LLC101",
+        "negative estimate",
+        "error",
+        "The estimated learning coefficient is below zero by more than its error. A learning coefficient is positive, "
+        "so the chains found lower loss than the center has: the center is not a minimum of the sampled loss.",
+        "Train longer, or polish the weights by full-batch descent, before estimating.",
+    ),
+    FindingKind(
+        "LLC102",
+        "loss fell below the center",
+        "warning",
+        "The chains spent time at losses below the loss at the center by more than sampling noise explains, so the "
+        "center is not a local minimum. The estimate is then low by about nbeta times the missing depth.",
+        "Train longer or polish the weights; with label noise, read the value extrapolated over the nbeta ladder.",
+    ),
+    FindingKind(
+        "LLC103",
+        "no single scale",
+        "warning",
+        "The estimate changes strongly with nbeta over the ladder, so no one exponent describes the loss at this "
+        "resolution. The value at the largest conventional nbeta = n / log n is reported, and the change is in the "
+        "systematic error.",
+        "Compare estimates only at equal nbeta and precision, or use more data.",
+    ),
+    FindingKind(
+        "LLC104",
+        "above half the parameter count",
+        "error",
+        "The estimate exceeds d/2, the value of a regular model, by more than its error; no minimum can have that. "
+        "Either the chains left the basin, or the step is too large, or minibatch noise heats them.",
+        "Lower the step, enlarge the batch, or raise the precision.",
+    ),
+    FindingKind(
+        "LLC105",
+        "few examples",
+        "warning",
+        "n is below 100. The theory is asymptotic in n, and the error of a small n is not part of the stated error.",
+        "Use more data, or read the value as an effective dimension at this n.",
+    ),
+    FindingKind(
+        "LLC106",
+        "loss is flat",
+        "warning",
+        "The loss did not change beyond rounding anywhere the chains went, so the estimate is zero by construction.",
+        "Check that the loss depends on the sampled parameters, or lower the precision.",
+    ),
+    FindingKind(
+        "MC201",
+        "chains disagree",
+        "error",
+        "Split R-hat of the loss is above its limit: chains started at the same point do not agree, so they have not "
+        "converged and the standard error is too small.",
+        "Raise draws and warmup, or the precision, so that chains explore the same region.",
+    ),
+    FindingKind(
+        "MC202",
+        "low effective sample size",
+        "warning",
+        "The draws are worth few independent ones, so the standard error itself is uncertain.",
+        "Raise draws or chains.",
+    ),
+    FindingKind(
+        "MC203",
+        "loss is drifting",
+        "error",
+        "The loss still trends within the kept draws: warm-up ended too early, or the chains are leaving the basin.",
+        "Raise warmup; raise precision if the trend goes up without end; train longer if it goes down.",
+    ),
+    FindingKind(
+        "MC204",
+        "chain diverged",
+        "error",
+        "A chain reached non-finite or absurdly large values. Neither its draws nor the surviving chains alone are "
+        "an estimate, because survivors are selected.",
+        "Lower the step, or leave it to be tuned.",
+    ),
+    FindingKind(
+        "MC205",
+        "low acceptance",
+        "warning",
+        "Fewer than one proposal in five was accepted, so the chains hardly move.",
+        "Lower the step, or leave it to be tuned.",
+    ),
+    FindingKind(
+        "MC301",
+        "minibatch heating",
+        "warning",
+        "Gradient noise of the minibatches adds a noticeable part to the injected noise, so the chains are hotter "
+        "than asked and the estimate is high. The predicted size is in the systematic error.",
+        "Raise batch, lower step, or use a full-batch kernel (MALA, HMC).",
+    ),
+    FindingKind(
+        "MC302",
+        "discretisation",
+        "warning",
+        "The step of an unadjusted kernel is large against the curvature, so the estimate is high by a noticeable "
+        "part. The predicted size is in the systematic error.",
+        "Lower step, or use a Metropolis kernel (MALA, HMC).",
+    ),
+    FindingKind(
+        "MODEL501",
+        "evaluation mode",
+        "info",
+        "The model was in training mode. It is evaluated in evaluation mode (dropout off, batch statistics frozen), "
+        "because a loss that changes between calls has no landscape. The model itself keeps its mode.",
+        "Nothing to do. Call model.eval() first to silence this.",
+    ),
+    FindingKind(
+        "MODEL502",
+        "unused parameters",
+        "warning",
+        "Some parameters have zero gradient both at the center and near it. They add dimensions but no complexity.",
+        "Nothing to do if intended; otherwise check that they take part in the forward pass.",
+    ),
+    FindingKind(
+        "MODEL503",
+        "forward hooks",
+        "info",
+        "The model carries forward hooks. They run at every evaluation, on batched tensors too.",
+        "Remove hooks that record activations before estimating.",
+    ),
+    FindingKind(
+        "DATA501",
+        "augmented data frozen",
+        "warning",
+        "Reading the same example twice gave different values (data augmentation). One draw of each example was "
+        "taken and kept, so that the loss is a fixed function.",
+        "Pass the data set without augmentation.",
+    ),
+    FindingKind(
+        "DATA502",
+        "examples coupled",
+        "warning",
+        "The loss of a batch is not the mean of the losses of its parts, so examples influence each other and "
+        "minibatch losses do not average to the full loss.",
+        "Use a loss that is a mean over examples, or full-batch kernels.",
+    ),
+]
+
+FINDINGS: dict[str, FindingKind] = {kind.code: kind for kind in _KINDS}

@@ -1,0 +1,219 @@
+"""`sample()`: many chains from a posterior, in memory or into a run folder that resumes."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from crunode.core.documents import diff
+from crunode.core.execute import Executor, Serial
+from crunode.core.result import Draws, Finding, provenance
+from crunode.core.store import RunStore
+from crunode.errors import EstimationError, InputError, StoreMismatch
+from crunode.sampling.engine import choose_layout
+from crunode.sampling.group import Group, Observable, Outcome, run_group
+from crunode.sampling.posterior import Flat, Posterior
+from crunode.sampling.tuning import Plan, tune
+
+__all__ = ["sample"]
+
+_KEEP = ("positions", "pointwise")
+
+
+def sample(
+    posterior: Posterior,
+    kernel: Any = None,
+    *,
+    chains: int | None = None,
+    draws: int | None = None,
+    warmup: int | None = None,
+    seed: int = 0,
+    keep: Sequence[str] = (),
+    observe: Mapping[str, Observable] | None = None,
+    store: str | os.PathLike[str] | None = None,
+    executor: Executor | None = None,
+    layout: str | None = None,
+    compiled: bool = False,
+) -> Draws:
+    """Draw from `posterior`; whatever is left out is tuned, and what was chosen is in the result's `spec`.
+
+    Args:
+        posterior: The target; several levels of nbeta are sampled side by side.
+        kernel: SGLD, PSGLD, SGHMC, SGNHT, MALA or HMC; None to have one chosen.
+        chains: Chains at each level of nbeta.
+        draws: Kept draws per chain.
+        warmup: Steps before them; recorded apart.
+        seed: All randomness comes from it. The same seed gives the same draws on any layout or executor.
+        keep: "positions" and "pointwise" keep the parameter vectors and the loss of every example.
+        observe: Functions of (landscape, w) to record at every kept draw.
+        store: A run folder. If it holds this run already, sampling goes on where it stopped.
+        executor: Where groups of chains run; `Serial()` by default.
+        layout: "batched" or "sequential"; None (best) chooses by memory and a trial.
+        compiled: Compile gradients with `torch.compile`; pays on long runs and on GPUs.
+
+    Returns:
+        The draws.
+
+    Raises:
+        InputError: A setting is not valid.
+        EstimationError: A chain turned non-finite; `partial` holds the draws until then.
+        StoreMismatch: The folder holds another run; the message shows the difference.
+
+    Example:
+        >>> import torch
+        >>> from crunode.core.landscape import Landscape
+        >>> from crunode.sampling.metropolis import HMC
+        >>> land = Landscape.of_function(lambda w: w.square().sum(), torch.zeros(2), n=1000)
+        >>> draws = sample(Posterior(land, nbeta="wbic"), HMC(step=1e-3, leaps=4), chains=2, draws=20, warmup=10)
+        >>> draws.arrays["excess"].shape
+        (2, 20)
+    """
+    _check_counts(chains=chains, draws=draws, warmup=warmup)
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise InputError(f"expected seed as a whole number from 0 up, got {seed!r}")
+    if layout not in (None, "batched", "sequential"):
+        raise InputError(f"expected layout as 'batched' or 'sequential', got {layout!r}")
+    unknown = [name for name in keep if name not in _KEEP]
+    if unknown:
+        raise InputError(f"expected keep among {_KEEP}, got {unknown}")
+    if "pointwise" in keep and not posterior.landscape.pointwise:
+        posterior.landscape.losses()  # raises, saying what a loss must return
+    executor = executor or Serial()
+    asked = {
+        "landscape": posterior.landscape.fingerprint(),
+        "nbeta": list(posterior.nbeta) if isinstance(posterior.nbeta, tuple) else posterior.nbeta,
+        "prior": "flat" if isinstance(posterior.prior, Flat) else dict(vars(posterior.prior)),
+        "kernel": None if kernel is None else kernel_spec(kernel),
+        "chains": chains,
+        "draws": draws,
+        "warmup": warmup,
+        "seed": seed,
+        "keep": sorted(keep),
+        "observe": sorted(observe or ()),
+    }
+    plan = _stored_plan(store, asked)
+    if plan is None:
+        plan = tune(posterior, kernel, chains=chains, draws=draws, warmup=warmup, seed=seed)
+    posterior, kernel = plan.apply(posterior, kernel)
+    ids = range(plan.chains * len(posterior.levels))
+    nbeta = [level for level in posterior.levels for _ in range(plan.chains)]
+    size = {"n": posterior.landscape.n, "dim": posterior.landscape.dim}
+    spec = {"asked": asked, **size, **plan.spec(), "nbeta_per_chain": nbeta}
+    groups, chosen = _groups(posterior, kernel, list(ids), layout, executor)
+    handle = None
+    if store is not None:
+        handle = RunStore.create(store, spec=spec, groups=groups, seed=seed, provenance=provenance())
+        groups = handle.groups
+    jobs = [
+        Group(
+            posterior,
+            kernel,
+            index,
+            members,
+            [nbeta[c] for c in members],
+            [_steps(kernel, len(posterior.levels))[c // plan.chains] for c in members],
+            plan.warmup,
+            plan.draws,
+            seed,
+            "batched" if len(members) > 1 else "sequential",
+            tuple(keep),
+            observe or {},
+            handle,
+            compiled,
+        )
+        for index, members in enumerate(groups)
+    ]
+    outcomes = list(executor.map(run_group, jobs))
+    return _collect(outcomes, jobs, {**spec, "layout": chosen}, np.array(nbeta), plan, handle)
+
+
+def kernel_spec(kernel: Any) -> dict[str, Any]:
+    """A kernel's name and fields as JSON-able values."""
+    fields = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(kernel).items()}
+    return {"name": type(kernel).__name__, **fields}
+
+
+def _steps(kernel: Any, levels: int) -> tuple[float, ...]:
+    if not isinstance(kernel.step, tuple):
+        return (kernel.step,) * levels
+    if len(kernel.step) != levels:
+        raise InputError(f"expected one step for each of {levels} levels of nbeta, got {len(kernel.step)}")
+    return kernel.step
+
+
+def _check_counts(**counts: Any) -> None:
+    for name, value in counts.items():
+        least = 0 if name == "warmup" else 1
+        if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
+            raise InputError(f"expected {name} as a whole number from {least} up, got {value!r}")
+
+
+def _stored_plan(store: Any, asked: Mapping[str, Any]) -> Plan | None:
+    """The plan of a run folder that exists, so that a resumed run goes on with the very same settings."""
+    if store is None or not (Path(store) / "manifest.json").exists():
+        return None
+    spec = RunStore.open(store).spec
+    lines = diff(spec.get("asked", {}), asked)
+    if lines:
+        raise StoreMismatch(
+            f"expected {store} to hold this run, got another one; settings differ:\n  "
+            + "\n  ".join(lines)
+            + "\nChoose another folder, or repeat the call with the stored settings."
+        )
+    return Plan.from_spec(spec)
+
+
+def _groups(
+    posterior: Posterior, kernel: Any, ids: list[int], layout: str | None, executor: Executor
+) -> tuple[list[list[int]], dict[str, str]]:
+    why = "asked for"
+    workers = min(int(getattr(executor, "workers", 1) or 1), len(ids))
+    if layout is None:
+        layout, why = choose_layout(posterior.landscape, -(-len(ids) // workers), getattr(kernel, "batch", None))
+    if layout == "sequential":
+        groups = [[c] for c in ids]
+    else:
+        if not posterior.landscape.data.stacked:
+            raise InputError("expected data that stacks for layout='batched', got batches of unlike shapes")
+        groups = [part.tolist() for part in np.array_split(ids, workers)]
+    return groups, {"layout": layout, "why": why}
+
+
+def _collect(
+    outcomes: list[Outcome],
+    jobs: list[Group],
+    spec: dict[str, Any],
+    nbeta: np.ndarray,
+    plan: Plan,
+    handle: RunStore | None,
+) -> Draws:
+    failed = sorted(pair for outcome in outcomes for pair in outcome.failed)
+    findings: tuple[Finding, ...] = plan.findings
+    if failed:
+        chains = ", ".join(str(chain) for chain, _ in failed)
+        findings += (Finding.of("MC204", f"chain {chains} of {len(nbeta)} by step {failed[0][1]}"),)
+    if handle is not None:
+        if not failed:
+            handle.finish("complete", findings=findings)
+        else:
+            handle.finish("failed", findings=findings)
+        arrays, warmup = handle.read()
+    else:
+        arrays, warmup = _merge([o.arrays for o in outcomes]), _merge([o.warmup for o in outcomes])
+    arrays = arrays or {"excess": np.full((len(nbeta), 0), np.nan)}
+    draws = Draws(arrays, warmup, nbeta, spec, findings, provenance())
+    if failed:
+        raise EstimationError(f"{findings[-1]}", partial=draws)
+    return draws
+
+
+def _merge(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
+    """Join groups along the chain axis; after a failure, as far as all of them got."""
+    if not parts or any(not part for part in parts):
+        return {}
+    shortest = {name: min(part[name].shape[1] for part in parts) for name in parts[0]}
+    return {name: np.concatenate([part[name][:, : shortest[name]] for part in parts]) for name in parts[0]}

@@ -1,0 +1,290 @@
+"""Everything left to be chosen: kernel, nbeta ladder, precision, step, batch, chains, lengths."""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field, replace
+from typing import Any
+
+import torch
+
+from crunode.core.data import Examples
+from crunode.core.landscape import Landscape
+from crunode.core.result import Finding
+from crunode.core.rng import derived_seed, preserved_rng
+from crunode.sampling.engine import choose_layout
+from crunode.sampling.metropolis import HMC, MALA
+from crunode.sampling.pilot import Pilot, pilot
+from crunode.sampling.posterior import Flat, Gaussian, Posterior, wbic_nbeta
+from crunode.sampling.stochastic import PSGLD, SGHMC, SGLD, SGNHT
+
+__all__ = ["KERNELS", "Plan", "tune"]
+
+KERNELS: dict[str, Any] = {k.__name__: k for k in (SGLD, PSGLD, SGHMC, SGNHT, MALA, HMC)}
+
+# Work of a full gradient (examples × parameters) up to which exact full-batch trajectories are affordable.
+_FULL_BATCH_WORK = 2e6
+_HMC_ACCEPTANCE = 0.8
+# A Langevin step accepted this often has a discretisation error well below typical Monte-Carlo errors.
+_LANGEVIN_ACCEPTANCE = 0.9
+_PILOT_ROWS = 1024
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Resolved settings of a run and the reasons for them.
+
+    Attributes:
+        nbeta: Levels of the inverse temperature.
+        precision: γ of the prior; None for a flat prior.
+        kernel: The kernel with all fields filled.
+        chains: Chains per level.
+        draws: Kept draws per chain.
+        warmup: Steps before them.
+        reasons: One sentence for each choice.
+        measures: What was measured on the way.
+        findings: What was noticed.
+    """
+
+    nbeta: tuple[float, ...]
+    precision: float | None
+    kernel: Any
+    chains: int
+    draws: int
+    warmup: int
+    reasons: Mapping[str, str] = field(default_factory=dict)
+    measures: Mapping[str, Any] = field(default_factory=dict)
+    findings: tuple[Finding, ...] = ()
+
+    def apply(self, posterior: Posterior, kernel: Any) -> tuple[Posterior, Any]:
+        """The posterior and kernel with everything filled in."""
+        prior = posterior.prior
+        if isinstance(prior, Gaussian):
+            prior = replace(prior, precision=self.precision)
+        return Posterior(posterior.landscape, self.nbeta, prior), self.kernel
+
+    def spec(self) -> dict[str, Any]:
+        """JSON-able form, inverse of `from_spec`."""
+        fields = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self.kernel).items()}
+        return {
+            **{k: v for k, v in vars(self).items() if k not in ("kernel", "nbeta", "findings")},
+            "nbeta": list(self.nbeta),
+            "kernel": {"name": type(self.kernel).__name__, **fields},
+            "tuning_findings": [asdict(f) for f in self.findings],
+        }
+
+    @classmethod
+    def from_spec(cls, spec: Mapping[str, Any]) -> Plan:
+        """The plan stored in a run's spec."""
+        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in spec["kernel"].items() if k != "name"}
+        names = ("precision", "chains", "draws", "warmup", "reasons", "measures")
+        return cls(
+            nbeta=tuple(spec["nbeta"]),
+            kernel=KERNELS[spec["kernel"]["name"]](**fields),
+            findings=tuple(Finding(**f) for f in spec["tuning_findings"]),
+            **{name: spec[name] for name in names},
+        )
+
+
+def tune(
+    posterior: Posterior,
+    kernel: Any = None,
+    *,
+    chains: int | None = None,
+    draws: int | None = None,
+    warmup: int | None = None,
+    seed: int = 0,
+) -> Plan:
+    """Fill in whatever is None, from short pilot chains; what is given stays.
+
+    - *kernel*: HMC on all data where a full gradient is cheap, otherwise SGLD on minibatches.
+    - *precision*: γ = 1/mean(w*²), so that the prior is as wide as the weights; 1 where they vanish.
+    - *nbeta*: a ladder around n/(κ log n). κ = E[δ²]/(2E[δ]) over loss differences δ_i(w) of single examples is 1
+      for a log-likelihood at its truth, and near 0 without label noise, where lower temperatures see more.
+    - *step*: by stochastic approximation of the Metropolis acceptance at each level: 0.8 for HMC trajectories, 0.9
+      for the Langevin proposals of unadjusted kernels.
+    - *batch*: enlarged until the predicted heating is below 5 % of the loss signal.
+
+    Args:
+        posterior: The target, with anything left None to choose.
+        kernel: A kernel with or without its step; None to choose one.
+        chains: Chains per level.
+        draws: Kept draws per chain.
+        warmup: Steps before them.
+        seed: Pilot chains take their randomness from it.
+
+    Returns:
+        The plan, with a reason for each choice.
+
+    Example:
+        >>> land = Landscape.of_function(lambda w: w.square().sum(), torch.zeros(2), n=1000)
+        >>> plan = tune(Posterior(land, nbeta="wbic"))
+        >>> type(plan.kernel).__name__, plan.kernel.step is not None, plan.reasons["nbeta"]
+        ('HMC', True, 'as asked')
+    """
+    with preserved_rng(), torch.no_grad():
+        return _tune(posterior, kernel, chains, draws, warmup, derived_seed(seed, 7))
+
+
+def _tune(
+    posterior: Posterior, kernel: Any, chains: int | None, draws: int | None, warmup: int | None, seed: int
+) -> Plan:
+    land = posterior.landscape
+    reasons: dict[str, str] = {}
+    measures: dict[str, Any] = {}
+    findings: list[Finding] = []
+    if land.n < 100:
+        findings.append(Finding.of("LLC105", f"n = {land.n}"))
+    kernel = _kernel(land, kernel, reasons)
+    precision = _precision(posterior, reasons)
+    if isinstance(posterior.prior, Gaussian):
+        posterior = replace(posterior, prior=replace(posterior.prior, precision=precision))
+    small = land if kernel.metropolis else _subset(land, _PILOT_ROWS, seed)
+    guide: Any = replace(kernel, step=None) if isinstance(kernel, HMC) else MALA()
+    target = _HMC_ACCEPTANCE if isinstance(guide, HMC) else _LANGEVIN_ACCEPTANCE
+    layout = choose_layout(small, 8, None)[0]
+    first: Pilot | None = None
+    if posterior.nbeta is None:
+        base = replace(posterior, landscape=small, nbeta=wbic_nbeta(land.n))
+        first = pilot(base, guide, chains=4, target=target, seed=seed, layout=layout)
+        levels = _ladder(land, first, reasons, measures)
+    else:
+        levels = posterior.levels
+        reasons["nbeta"] = "as asked"
+    if kernel.step is None:
+        start = None if first is None else [first.steps[0] * first.nbeta[0] / level for level in levels]
+        target_posterior = replace(posterior, landscape=small, nbeta=levels)
+        probe = pilot(target_posterior, guide, chains=2, target=target, seed=seed + 1, layout=layout, start=start)
+        kernel = replace(kernel, step=tuple(probe.steps) if len(levels) > 1 else probe.steps[0])
+        measures["pilot_acceptance"] = list(probe.accept)
+        reasons["step"] = f"Metropolis acceptance near {target} at each level of nbeta"
+        first = probe
+    else:
+        reasons["step"] = "as asked"
+    if not kernel.metropolis:
+        kernel = _batch(land, posterior, levels, kernel, first, seed, reasons, measures)
+    chains = chains or _chains(land, kernel)
+    full = isinstance(kernel, HMC)
+    return Plan(
+        levels,
+        precision,
+        kernel,
+        chains,
+        draws or (500 if full else 1000),
+        warmup if warmup is not None else (150 if full else 500),
+        reasons,
+        measures,
+        tuple(findings),
+    )
+
+
+def _kernel(land: Landscape, kernel: Any, reasons: dict[str, str]) -> Any:
+    if kernel is not None:
+        reasons["kernel"] = "as asked"
+        return kernel
+    work = land.data.rows * land.dim
+    if work <= _FULL_BATCH_WORK:
+        reasons["kernel"] = f"a full gradient is cheap ({work:.1g} examples × parameters): no minibatch or step error"
+        return HMC()
+    reasons["kernel"] = f"a full gradient is costly ({work:.1g} examples × parameters)"
+    return SGLD()
+
+
+def _precision(posterior: Posterior, reasons: dict[str, str]) -> float | None:
+    if isinstance(posterior.prior, Flat):
+        return None
+    if posterior.prior.precision is not None:
+        reasons["precision"] = "as asked"
+        return posterior.prior.precision
+    square = float(posterior.landscape.center.double().square().mean())
+    if square < 1e-4:
+        reasons["precision"] = "1, as the weights at the center are zero or nearly so"
+        return 1.0
+    reasons["precision"] = "one over the mean square of the weights: the prior is as wide as they are"
+    return 1.0 / square
+
+
+def _ladder(land: Landscape, first: Pilot, reasons: dict[str, str], measures: dict[str, Any]) -> tuple[float, ...]:
+    base = wbic_nbeta(land.n)
+    kappa = first.noise
+    measures["label_noise"] = kappa
+    if kappa is not None and kappa < 0.25:
+        reasons["nbeta"] = f"little label noise (κ = {kappa:.2g}): a ladder from n / log n upward"
+        return tuple(base * f for f in (1.0, 3.0, 9.0, 27.0))
+    scale = 1.0 if kappa is None else 1.0 / min(max(kappa, 1.0), base / 20)
+    known = "unknown" if kappa is None else f"κ = {kappa:.2g}"
+    reasons["nbeta"] = f"label noise ({known}): a ladder around n / log n" + (" over κ" if scale < 1 else "")
+    return tuple(base * scale * f for f in (0.25, 0.5, 1.0, 2.0))
+
+
+def _batch(
+    land: Landscape,
+    posterior: Posterior,
+    levels: tuple[float, ...],
+    kernel: Any,
+    first: Pilot | None,
+    seed: int,
+    reasons: dict[str, str],
+    measures: dict[str, Any],
+) -> Any:
+    """Fill in the batch and record the gradient noise and curvature that the error terms are computed from."""
+    rows = land.data.rows
+    noise, curvature = _gradient_noise(land, seed), _curvature_trace(_subset(land, _PILOT_ROWS, seed), seed)
+    measures["gradient_noise"], measures["curvature_trace"] = noise, curvature
+    if kernel.batch is not None:
+        reasons["batch"] = "as asked"
+        return replace(kernel, batch=min(kernel.batch, rows))
+    batch = min(256, rows)
+    signal = max(first.signal[-1], 1.0) if first is not None else math.inf
+    step = kernel.step[-1] if isinstance(kernel.step, tuple) else kernel.step
+    while batch < rows and step * levels[-1] ** 2 * noise / (8 * batch) > 0.05 * signal:
+        batch = min(2 * batch, rows)
+    reasons["batch"] = "256" if batch == 256 else f"{batch}, so that minibatch noise heats by less than 5 %"
+    return replace(kernel, batch=batch)
+
+
+def _chains(land: Landscape, kernel: Any) -> int:
+    if not isinstance(kernel, HMC | MALA):
+        return 4
+    return int(2 ** min(max(round(math.log2(3e5 / (land.data.rows * land.dim))), 2), 9))
+
+
+def _subset(land: Landscape, rows: int, seed: int) -> Landscape:
+    if not land.data.stacked or land.data.rows <= rows:
+        return land
+    generator = torch.Generator().manual_seed(derived_seed(seed, 11))
+    index = torch.randperm(land.data.rows, generator=generator)[:rows].to(land.device)
+    other = copy.copy(land)
+    other.data = Examples([land.data.take(index)])
+    return other
+
+
+def _gradient_noise(land: Landscape, seed: int, batches: int = 8, size: int = 32) -> float:
+    """Trace of the covariance of single-example gradients at the center, from a few small batches."""
+    size = min(size, land.data.rows)
+    generator = torch.Generator().manual_seed(derived_seed(seed, 12))
+    gradient = torch.func.grad(land.batch_loss)
+    rows = []
+    for _ in range(batches):
+        index = torch.randperm(land.data.rows, generator=generator)[:size].to(land.device)
+        rows.append(gradient(land.center, land.data.take(index)))
+    return float(torch.stack(rows).var(0).double().sum()) * size
+
+
+def _curvature_trace(land: Landscape, seed: int, probes: int = 4) -> float:
+    """Hutchinson estimate of Tr H of the loss at the center, on the given examples."""
+    generator = torch.Generator().manual_seed(derived_seed(seed, 13))
+    batch = next(iter(land.passes()))
+    total = 0.0
+    with torch.enable_grad():
+        w = land.center.clone().requires_grad_()
+        (slope,) = torch.autograd.grad(land.batch_loss(w, batch), w, create_graph=True)
+        for _ in range(probes):
+            v = torch.randint(0, 2, w.shape, generator=generator).to(w) * 2 - 1
+            if not slope.requires_grad:
+                return 0.0
+            (product,) = torch.autograd.grad(slope, w, v, retain_graph=True, allow_unused=True)
+            total += 0.0 if product is None else float(product.double() @ v.double())
+    return total / probes
