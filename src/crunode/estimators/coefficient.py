@@ -168,7 +168,8 @@ def _estimate(draws: Draws, findings: tuple[Finding, ...] = ()) -> Estimate:
         if noisy and fit.noise_slope > 0:
             terms["label_noise"] = math.sqrt((kappa or 1.0) * levels[0] / n * max(value, 0.0) / 2)
         if is_growing(levels, [r["value"] for r in rows], _GROWTH_LIMIT):
-            terms["temperature"] = abs(rows[-1]["value"] - rows[0]["value"]) / 2
+            beside = rows[max(rows.index(nearest) - 1, 0)], rows[min(rows.index(nearest) + 1, len(rows) - 1)]
+            terms["temperature"] = abs(beside[1]["value"] - beside[0]["value"]) / 2
             value, se = nearest["value"], nearest["se"]
             low, high = rows[0], rows[-1]
             seen.append(

@@ -31,9 +31,11 @@ LAWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "1/(log t + 8)": lambda t: 1 / (np.log(t) + 8),
 }
 
-# Prior width of the finite-temperature correction at the coldest level, relative to the largest estimate: keeps a
-# noisy ladder from extrapolating wildly, and is overruled by a precise one.
-_WIDTH = 0.25
+# Prior width of the finite-temperature correction at the coldest level, relative to the largest estimate. Without label
+# noise a ladder shows the correction by itself, and the prior only keeps a coarse one from extrapolating wildly. With
+# noise the two effects bend the ladder in opposite directions and can hardly be told apart: the prior is then narrower.
+_WIDTH = 0.5
+_WIDTH_NOISY = 0.08
 
 
 @dataclass(frozen=True)
@@ -112,7 +114,7 @@ def _fit(law: np.ndarray, beta: np.ndarray, y: np.ndarray, sigma: np.ndarray, sc
     For each size a on a grid the best λ and b ≥ 0 are found by weighted least squares; the grid is then summed.
     """
     shape = law / law[-1] if law.any() else law
-    width = _WIDTH * scale
+    width = (_WIDTH_NOISY if noisy else _WIDTH) * scale
     sizes = np.linspace(0, 6 * width, 241) if law.any() else np.zeros(1)
     level = np.ones_like(y) / sigma
     target = (y[None, :] + sizes[:, None] * shape) / sigma

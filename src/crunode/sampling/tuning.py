@@ -100,7 +100,8 @@ def tune(
     """Fill in whatever is None, from short pilot chains; what is given stays.
 
     - *kernel*: HMC on all data where a full gradient is cheap, otherwise SGLD on minibatches.
-    - *precision*: γ = 1/mean(w*²), so that the prior is as wide as the weights; 1 where they vanish.
+    - *precision*: γ = 1/mean(w*²), so that the prior is as wide as the weights, but at most a hundredth of the typical
+      curvature nβ Tr(H²)/Tr(H) of the loss, so that it holds no direction that the loss holds; 1 where weights vanish.
     - *nbeta*: a ladder around n/(κ log n). κ = E[δ²]/(2E[δ]) over loss differences δ_i(w) of single examples is 1
       for a log-likelihood at its truth, and near 0 without label noise, where lower temperatures see more.
     - *step*: by stochastic approximation of the Metropolis acceptance at each level: 0.8 for HMC trajectories, 0.9
@@ -138,7 +139,9 @@ def _tune(
     if land.n < 100:
         findings.append(Finding.of("LLC105", f"n = {land.n}"))
     kernel = _kernel(land, kernel, reasons)
-    precision = _precision(posterior, reasons)
+    curvature = _curvature(_subset(land, _PILOT_ROWS, seed), seed)
+    measures["curvature_trace"], measures["curvature_square"] = curvature
+    precision = _precision(posterior, curvature, reasons)
     if isinstance(posterior.prior, Gaussian):
         posterior = replace(posterior, prior=replace(posterior.prior, precision=precision))
     small = land if kernel.metropolis else _subset(land, _PILOT_ROWS, seed)
@@ -172,7 +175,7 @@ def _tune(
         precision,
         kernel,
         chains,
-        draws or (500 if full else 1000),
+        draws or (500 if full else 1500),
         warmup if warmup is not None else (150 if full else 500),
         reasons,
         measures,
@@ -192,7 +195,7 @@ def _kernel(land: Landscape, kernel: Any, reasons: dict[str, str]) -> Any:
     return SGLD()
 
 
-def _precision(posterior: Posterior, reasons: dict[str, str]) -> float | None:
+def _precision(posterior: Posterior, curvature: tuple[float, float], reasons: dict[str, str]) -> float | None:
     if isinstance(posterior.prior, Flat):
         return None
     if posterior.prior.precision is not None:
@@ -202,6 +205,11 @@ def _precision(posterior: Posterior, reasons: dict[str, str]) -> float | None:
     if square < 1e-4:
         reasons["precision"] = "1, as the weights at the center are zero or nearly so"
         return 1.0
+    trace, trace_square = curvature
+    loss_part = 0.01 * wbic_nbeta(posterior.landscape.n) * trace_square / trace if trace > 0 else math.inf
+    if 0 < loss_part < 1.0 / square:
+        reasons["precision"] = "a hundredth of the typical curvature of the loss, times n / log n"
+        return loss_part
     reasons["precision"] = "one over the mean square of the weights: the prior is as wide as they are"
     return 1.0 / square
 
@@ -213,7 +221,9 @@ def _ladder(land: Landscape, first: Pilot, reasons: dict[str, str], measures: di
     if kappa is not None and kappa < 0.25:
         reasons["nbeta"] = f"little label noise (κ = {kappa:.2g}): a ladder from n / log n upward"
         return tuple(base * f for f in (1.0, 3.0, 9.0, 27.0))
-    scale = 1.0 if kappa is None else 1.0 / min(max(kappa, 1.0), base / 20)
+    # Measured κ is up to twice the true one, since the chains fit some of the noise; only a far larger one is a loss
+    # on another scale than a log-likelihood's.
+    scale = 1.0 if kappa is None else 1.0 / min(max(kappa / 4, 1.0), base / 20)
     known = "unknown" if kappa is None else f"κ = {kappa:.2g}"
     reasons["nbeta"] = f"label noise ({known}): a ladder around n / log n" + (" over κ" if scale < 1 else "")
     return tuple(base * scale * f for f in (0.25, 0.5, 1.0, 2.0))
@@ -229,10 +239,10 @@ def _batch(
     reasons: dict[str, str],
     measures: dict[str, Any],
 ) -> Any:
-    """Fill in the batch and record the gradient noise and curvature that the error terms are computed from."""
+    """Fill in the batch and record the gradient noise that the heating is computed from."""
     rows = land.data.rows
-    noise, curvature = _gradient_noise(land, seed), _curvature_trace(_subset(land, _PILOT_ROWS, seed), seed)
-    measures["gradient_noise"], measures["curvature_trace"] = noise, curvature
+    noise = _gradient_noise(land, seed)
+    measures["gradient_noise"] = noise
     if kernel.batch is not None:
         reasons["batch"] = "as asked"
         return replace(kernel, batch=min(kernel.batch, rows))
@@ -273,18 +283,20 @@ def _gradient_noise(land: Landscape, seed: int, batches: int = 8, size: int = 32
     return float(torch.stack(rows).var(0).double().sum()) * size
 
 
-def _curvature_trace(land: Landscape, seed: int, probes: int = 4) -> float:
-    """Hutchinson estimate of Tr H of the loss at the center, on the given examples."""
+def _curvature(land: Landscape, seed: int, probes: int = 4) -> tuple[float, float]:
+    """Hutchinson estimates of Tr H and Tr H² of the loss at the center, on the given examples.
+
+    Products Hv are differences of gradients, which every model has; second derivatives are not needed.
+    """
     generator = torch.Generator().manual_seed(derived_seed(seed, 13))
     batch = next(iter(land.passes()))
-    total = 0.0
-    with torch.enable_grad():
-        w = land.center.clone().requires_grad_()
-        (slope,) = torch.autograd.grad(land.batch_loss(w, batch), w, create_graph=True)
-        for _ in range(probes):
-            v = torch.randint(0, 2, w.shape, generator=generator).to(w) * 2 - 1
-            if not slope.requires_grad:
-                return 0.0
-            (product,) = torch.autograd.grad(slope, w, v, retain_graph=True, allow_unused=True)
-            total += 0.0 if product is None else float(product.double() @ v.double())
-    return total / probes
+    gradient = torch.func.grad(land.batch_loss)
+    radius = 1e-3 * max(float(land.center.double().square().mean()) ** 0.5, 0.1)
+    first, second = 0.0, 0.0
+    for _ in range(probes):
+        v = torch.randint(0, 2, land.center.shape, generator=generator).to(land.center) * 2 - 1
+        ends = [gradient(land.center + sign * radius * v, batch).double() for sign in (1, -1)]
+        product = (ends[0] - ends[1]) / (2 * radius)
+        first += float(product @ v.double()) / probes
+        second += float(product @ product) / probes
+    return first, second
