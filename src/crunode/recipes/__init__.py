@@ -1,0 +1,3 @@
+"""Ready-made landscapes, data sets and demonstrations."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Results as pictures and as text."""
+
+__all__: list[str] = []
