@@ -200,6 +200,15 @@ _KINDS = [
         "minibatch losses do not average to the full loss.",
         "Use a loss that is a mean over examples, or full-batch kernels.",
     ),
+    FindingKind(
+        "DATA503",
+        "not the loss's own mean",
+        "warning",
+        "The mean over examples differs from what the loss returns by itself, as it does with class weights (torch "
+        "divides by the sum of the weights) and with ignored targets (torch divides by how many are left). The "
+        "landscape is the mean over examples, with every example counted once.",
+        "Nothing to do if that is meant; otherwise give loss=fn(model, batch) with one loss per example.",
+    ),
 ]
 
 FINDINGS: dict[str, FindingKind] = {kind.code: kind for kind in _KINDS}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import fnmatch
+import functools
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
@@ -13,8 +14,10 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from crunode.core.data import Examples, as_examples, leaves, map_tree
-from crunode.core.losses import LossModule, check_mean
+from crunode.core.identity import identity, tensor_bytes
+from crunode.core.losses import LossModule
 from crunode.core.params import Packing
+from crunode.core.probe import examine
 from crunode.core.result import Finding
 from crunode.core.rng import preserved_rng
 from crunode.errors import InputError
@@ -23,7 +26,13 @@ __all__ = ["Landscape"]
 
 _PROBE = 32
 _PREFIX = "model."
-_STOCHASTIC = (nn.modules.dropout._DropoutNd, nn.modules.batchnorm._BatchNorm, nn.RReLU)
+_STOCHASTIC = (
+    nn.modules.dropout._DropoutNd,
+    nn.modules.batchnorm._NormBase,
+    nn.RReLU,
+    nn.MultiheadAttention,
+    nn.RNNBase,
+)
 
 
 class Landscape:
@@ -38,7 +47,7 @@ class Landscape:
         loss: A torch loss, a name ("gaussian", "cross-entropy", "bernoulli", "causal-lm"), or
             `fn(model, batch)` that returns one loss per example (or a scalar mean, with fewer features).
         n: Number of examples to read, where the data does not know its length.
-        params: Patterns of parameter names to keep free, as in `restrict`; None keeps all trainable ones.
+        params: A pattern of parameter names to keep free, or several, as in `restrict`; None keeps all trainable ones.
         device: Where to evaluate; None is the model's device, to which data on the CPU is moved.
 
     Attributes:
@@ -67,25 +76,29 @@ class Landscape:
         loss: Any,
         *,
         n: int | None = None,
-        params: tuple[str, ...] | None = None,
+        params: str | tuple[str, ...] | None = None,
         device: torch.device | str | None = None,
     ) -> None:
         if not isinstance(model, nn.Module):
-            raise InputError(f"expected model as a torch.nn.Module, got {type(model).__name__}")
+            raise InputError(
+                f"expected model as a torch.nn.Module, got {type(model).__name__}; for a plain function of a vector "
+                "use Landscape.of_function"
+            )
         parameters = dict(model.named_parameters())
         self.device = _device_of(parameters, model, device)
-        free = _free_names(parameters, params)
-        self._module = _evaluation_copy(model, loss)
+        free = _free_names(parameters, (params,) if isinstance(params, str) else params)
+        self._module = _evaluation_copy(model, loss, self.device)
+        self._identity = identity(self._module.model, weights=False) + identity(self._module._loss)
         tensors = {**parameters, **dict(model.named_buffers())}
-        held = {_PREFIX + name: t.detach().to(self.device, copy=True) for name, t in tensors.items()}
-        self.packing = Packing.of({name: held[_PREFIX + name] for name in free})
-        self.center = self.packing.ravel({name: held[_PREFIX + name] for name in free})
-        self._fixed = {name: t for name, t in held.items() if name[len(_PREFIX) :] not in set(free)}
-        _check_finite(self.packing.unravel(self.center) | self._fixed)
+        with torch.inference_mode(False):
+            held = {_PREFIX + name: t.detach().to(self.device, copy=True) for name, t in tensors.items()}
+            _check_finite({name: held[_PREFIX + name] for name in parameters})
+            self.packing = Packing.of({name: held[_PREFIX + name] for name in free})
+            self.center = self.packing.ravel({name: held[_PREFIX + name] for name in free})
+        self._fixed = {name: t for name, t in held.items() if name.removeprefix(_PREFIX) not in set(free)}
         self.data: Examples = _placed(as_examples(data, n), self.device)
-        self.findings: tuple[Finding, ...] = (*_mode_findings(model), *self.data.findings)
-        with preserved_rng():
-            self._probe()
+        self._noticed = (*_mode_findings(model), *self.data.findings)
+        self._looked_at()
 
     @classmethod
     def of_function(cls, potential: Callable[[Tensor], Tensor], at: Tensor, *, n: int = 10_000) -> Landscape:
@@ -103,6 +116,9 @@ class Landscape:
         """
         if isinstance(n, bool) or not isinstance(n, int) or n < 1:
             raise InputError(f"expected n as a positive whole number of examples, got {n!r}")
+        if not isinstance(at, Tensor) or not at.is_floating_point():
+            got = f"dtype {at.dtype}" if isinstance(at, Tensor) else type(at).__name__
+            raise InputError(f"expected at as a floating-point tensor, got {got}; for example torch.zeros(2)")
         data = Examples([torch.zeros(1, dtype=at.dtype, device=at.device)], copies=n)
         return cls(_Potential(potential, at), data, _potential_loss)
 
@@ -123,9 +139,7 @@ class Landscape:
 
     def batch_losses(self, w: Tensor, batch: Any) -> Tensor:
         """Losses at the flat vector `w` on `batch`: one per example, or a scalar mean. Differentiable, batchable."""
-        free = {_PREFIX + name: value for name, value in self.packing.unravel(w).items()}
-        losses: Tensor = functional_call(self._module, {**self._fixed, **free}, (batch,))
-        return losses
+        return self._evaluate(w, map_tree(torch.clone, batch) if self._in_place else batch)
 
     def batch_loss(self, w: Tensor, batch: Any) -> Tensor:
         """Mean loss at the flat vector `w` on `batch`. Differentiable and batchable by `torch.func`."""
@@ -142,17 +156,29 @@ class Landscape:
                 f"expected one loss per example, got a scalar from the loss {self.loss_name}; return a vector with "
                 "one entry for each example of the batch"
             )
-        w = self.center if w is None else w
+        point = self._point(w)
         with torch.no_grad(), preserved_rng():
-            return torch.cat([self.batch_losses(w, batch) for batch in self.passes()])
+            values = torch.cat([self.batch_losses(point, batch) for batch in self.passes()])
+        if w is None and not torch.isfinite(values).all():
+            rows = (~torch.isfinite(values)).nonzero().flatten().tolist()
+            raise InputError(
+                f"expected finite losses at the center, got {len(rows)} of {len(values)} that are not, the first for "
+                f"example {rows[0]}; check these examples for missing or extreme values"
+            )
+        return values
 
     def loss(self, w: Tensor | None = None) -> Tensor:
         """The full loss L_n(w) (at the center when `w` is None), in float64."""
-        w = self.center if w is None else w
+        point = self._point(w)
         total = torch.zeros((), dtype=torch.float64, device=self.device)
         with torch.no_grad(), preserved_rng():
             for batch in self.passes():
-                total += self.batch_loss(w, batch).double() * _size(batch)
+                total += self.batch_loss(point, batch).double() * leaves(batch)[0].shape[0]
+        if w is None and not torch.isfinite(total):
+            raise InputError(
+                f"expected a finite loss at the center, got {float(total)} over all {self.data.rows} examples; check "
+                "the data for missing or extreme values"
+            )
         return total / self.data.rows
 
     def passes(self, size: int | None = None) -> Iterator[Any]:
@@ -182,79 +208,79 @@ class Landscape:
         other.center = other.packing.ravel(tensors)
         rest = {_PREFIX + name: value.clone() for name, value in tensors.items() if name not in set(free)}
         other._fixed = {**self._fixed, **rest}
-        return other
+        return other._looked_at()
 
     def at(self, weights: nn.Module | Mapping[str, Tensor] | Tensor) -> Landscape:
-        """The same landscape at other weights: a module of the same kind, named tensors, or a flat vector."""
-        if isinstance(weights, nn.Module):
-            weights = dict(weights.named_parameters())
-        if not isinstance(weights, Tensor):
-            missing = [name for name in self.packing.names if name not in weights]
-            if missing:
-                raise InputError(f"expected weights for all free parameters, got none for {missing}")
-            weights = self.packing.ravel({k: v.detach().to(self.device) for k, v in weights.items()})
-        if weights.shape != self.center.shape:
-            raise InputError(f"expected {self.dim} weights, got a tensor of shape {tuple(weights.shape)}")
+        """The same landscape at other weights.
+
+        Args:
+            weights: A flat vector of the free parameters; named tensors, all free parameters among them; or a module
+                of the same kind. The latter two set fixed parameters and buffers (batch statistics) that they name too.
+
+        Raises:
+            InputError: The weights do not fit, or the loss at them is not finite.
+        """
         other = copy.copy(self)
-        other.center = weights.detach().to(self.device, self.packing.dtype, copy=True)
+        if isinstance(weights, Tensor):
+            other.center = self._point(weights).detach().clone()
+        else:
+            other.center, other._fixed = self._placed_weights(_named_tensors(weights))
         _check_finite(other.packing.unravel(other.center))
-        return other
+        return other._looked_at()
+
+    def _placed_weights(self, weights: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
+        free = self.packing.unravel(self.center)
+        shapes = {**{k.removeprefix(_PREFIX): v for k, v in self._fixed.items()}, **free}
+        missing = [name for name in free if name not in weights]
+        if missing:
+            raise InputError(f"expected weights for all free parameters, got none for {missing}")
+        aliases = dict(self._module.model.named_parameters(remove_duplicate=False))
+        unknown = [name for name in weights if name not in shapes and name not in aliases]
+        if unknown:
+            raise InputError(f"expected names of parameters and buffers of the model, got {unknown} besides")
+        known = {name: value for name, value in weights.items() if name in shapes}
+        for name, value in known.items():
+            if value.shape != shapes[name].shape:
+                raise InputError(
+                    f"expected {name} of shape {tuple(shapes[name].shape)}, got shape {tuple(value.shape)}; weights "
+                    "have to come from a model of the same sizes"
+                )
+        fixed = {_PREFIX + k: v.detach().to(shapes[k], copy=True) for k, v in known.items() if k not in free}
+        center = self.packing.ravel({name: weights[name].detach().to(self.device) for name in free})
+        return center, {**self._fixed, **fixed}
 
     def fingerprint(self) -> str:
         """A hash of weights, data, loss and parameter subset: equal only for the same landscape."""
-        digest = hashlib.sha256(f"{self.loss_name} {self.packing} {self._module.model}".encode())
-        for name, tensor in sorted(self._fixed.items()):
-            digest.update(name.encode())
-            digest.update(_bytes(tensor))
-        for tensor in (self.center, *self.data.tensors()):
-            digest.update(str((tuple(tensor.shape), tensor.dtype)).encode())
-            digest.update(_bytes(tensor))
+        digest = hashlib.sha256(f"{self._identity} {self.loss_name} {self.packing} {self.n}".encode())
+        for name, tensor in (*sorted(self._fixed.items()), ("", self.center), *(("", t) for t in self.data.tensors())):
+            digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
+            digest.update(tensor_bytes(tensor))
         return digest.hexdigest()
 
-    def _probe(self) -> None:
-        """Evaluate a small batch and refuse what is not a fixed, finite, differentiable mean over examples."""
+    def _looked_at(self) -> Landscape:
+        """Itself, once a small batch has been looked at: refuses what is not a fixed, finite, differentiable mean."""
         batch = next(iter(self.data.passes(min(_PROBE, self.data.rows))))
-        size = _size(batch)
-        w = self.center.clone().requires_grad_()
-        saved: list[int] = [leaf[0].numel() for leaf in leaves(batch)]
-        with torch.autograd.graph.saved_tensors_hooks(lambda t: _count(t, size, saved), lambda t: t):
-            losses = self.batch_losses(w, batch)
-        self.activations = max(1, sum(saved))
-        label = self.loss_name
-        if losses.ndim > 1 or (losses.ndim == 1 and losses.shape[0] != size):
-            raise InputError(
-                f"expected one loss per example, shape ({size},), or a scalar mean from the loss {label}, got shape "
-                f"{tuple(losses.shape)}; average or sum the other axes"
-            )
-        self.pointwise = losses.ndim == 1
-        if not torch.isfinite(losses).all():
-            raise InputError(f"expected finite losses at the center, got {losses.detach().flatten()[:4].tolist()}")
-        if not losses.requires_grad:
-            raise InputError(
-                f"expected the loss {label} to depend on the free parameters, got a value without gradient; look for "
-                "detach(), no_grad() or numpy in the model or the loss"
-            )
-        again = self.batch_losses(w, batch)
-        if not torch.allclose(losses, again, rtol=1e-4, atol=1e-6):
-            raise InputError(
-                "expected the same loss when evaluated twice, got different values although the model is in "
-                "evaluation mode; remove the randomness (dropout with training=True, noise, sampling) from the model"
-            )
-        if size >= 2:
-            half = size // 2
-            parts = [map_tree(lambda t, a=a: t[a : a + half], batch) for a in (0, half)]  # type: ignore[misc]
-            whole = self.batch_loss(w, map_tree(lambda t: t[: 2 * half], batch))
-            if not check_mean(whole, torch.stack([self.batch_loss(w, part) for part in parts]), label):
-                self.findings += (Finding.of("DATA502", f"seen on a batch of {2 * half}"),)
-        tensors = {_PREFIX + k: v for k, v in self.packing.unravel(w).items()}
-        mean = functional_call(self._module, {**self._fixed, **tensors}, (batch,)).mean()
-        gradients = torch.autograd.grad(mean, list(tensors.values()), allow_unused=True)
-        unused = [k[len(_PREFIX) :] for k, g in zip(tensors, gradients, strict=True) if g is None]
-        if unused:
-            self.findings += (Finding.of("MODEL502", ", ".join(unused)),)
-        bad = [k for k, g in zip(tensors, gradients, strict=True) if g is not None and not torch.isfinite(g).all()]
-        if bad:
-            raise InputError(f"expected finite gradients at the center, got non-finite ones for {bad}")
+        own = functools.partial(self._evaluate, own=True) if self._module.has_own_mean() else None
+        self._in_place = False
+        with torch.inference_mode(False), torch.enable_grad(), preserved_rng():
+            seen = examine(self._evaluate, own, self.center, self.packing, batch, self.loss_name)
+        self.pointwise, self.activations, self._in_place = seen.pointwise, seen.activations, seen.in_place
+        self.findings: tuple[Finding, ...] = (*self._noticed, *seen.findings)
+        if not self.pointwise:
+            self.loss()  # the other examples too; losses per example are checked where sampling takes them all
+        return self
+
+    def _evaluate(self, w: Tensor, batch: Any, own: bool = False) -> Tensor:
+        free = {_PREFIX + name: value for name, value in self.packing.unravel(w).items()}
+        losses: Tensor = functional_call(self._module, {**self._fixed, **free}, (batch, own))
+        return losses
+
+    def _point(self, w: Tensor | None) -> Tensor:
+        if w is None:
+            return self.center
+        if w.shape != self.center.shape:
+            raise InputError(f"expected a flat vector of {self.dim} weights, got a tensor of shape {tuple(w.shape)}")
+        return w.to(self.center)
 
 
 class _Potential(nn.Module):
@@ -266,22 +292,10 @@ class _Potential(nn.Module):
 
 def _potential_loss(model: nn.Module, batch: Tensor) -> Tensor:
     value: Tensor = model.fn(model.w)  # type: ignore[operator]
+    if not isinstance(value, Tensor) or value.numel() != 1:
+        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
+        raise InputError(f"expected a potential that maps a vector to one number as a tensor, got {got}")
     return value.reshape(1).expand(batch.shape[0])
-
-
-def _size(batch: Any) -> int:
-    return leaves(batch)[0].shape[0]
-
-
-def _count(tensor: Tensor, size: int, counts: list[int]) -> Tensor:
-    if tensor.ndim and tensor.shape[0] == size:
-        counts.append(tensor[0].numel())
-    return tensor
-
-
-def _bytes(tensor: Tensor) -> bytes:
-    flat = tensor.detach().cpu().contiguous().reshape(-1)
-    return flat.view(torch.uint8).numpy().tobytes() if flat.numel() else b""
 
 
 def _device_of(parameters: Mapping[str, Tensor], model: nn.Module, device: torch.device | str | None) -> torch.device:
@@ -289,7 +303,11 @@ def _device_of(parameters: Mapping[str, Tensor], model: nn.Module, device: torch
     if torch.device("meta") in devices:
         raise InputError("expected a model with weights, got parameters on the meta device; load its weights first")
     if device is not None:
-        return torch.device(device)
+        try:
+            return torch.empty(0, device=device).device
+        except (RuntimeError, AssertionError, TypeError) as error:
+            reason = str(error).splitlines()[0]
+            raise InputError(f"expected device= as a torch device that is here, got {device!r} ({reason})") from error
     if len(devices) > 1:
         raise InputError(f"expected a model on one device, got parts on {sorted(map(str, devices))}; pass device=")
     return next(iter(devices)) if devices else torch.device("cpu")
@@ -297,41 +315,62 @@ def _device_of(parameters: Mapping[str, Tensor], model: nn.Module, device: torch
 
 def _free_names(parameters: Mapping[str, Tensor], patterns: tuple[str, ...] | None) -> list[str]:
     names = list(parameters) if patterns is None else _match(list(parameters), patterns)
-    odd = [f"{name} ({parameters[name].dtype})" for name in names if not parameters[name].is_floating_point()]
-    if odd:
+    odd = [f"{name} ({p.dtype})" for name in names if not (p := parameters[name]).is_floating_point()]
+    unset = [name for name in names if isinstance(parameters[name], nn.parameter.UninitializedParameter)]
+    if unset:
         raise InputError(
-            f"expected real floating-point parameters, got {', '.join(odd)}; make them buffers, or name the parameters "
-            "to sample with params="
+            f"expected initialized parameters, got {unset} without a shape; run the model on a batch first"
         )
     free = [name for name in names if parameters[name].requires_grad]
-    if not free:
+    if any(parameters[name].is_complex() for name in free):
         raise InputError(
-            f"expected at least one parameter with requires_grad, got {len(names)} without; call "
-            "requires_grad_(True) on those to be sampled"
+            f"expected real floating-point parameters, got {', '.join(odd)}; hold real and imaginary parts as two real "
+            "parameters, or freeze these by requires_grad_(False)"
+        )
+    if not free:
+        others = f", {', '.join(odd)} among them" if odd else ""
+        raise InputError(
+            f"expected at least one floating-point parameter with requires_grad, got {len(names)} without{others}; "
+            "call requires_grad_(True) on those to be sampled"
         )
     return free
 
 
 def _match(names: list[str], patterns: tuple[str, ...]) -> list[str]:
+    if not patterns:
+        raise InputError('expected at least one pattern of parameter names, got none; for example "layers.0.*"')
     for pattern in patterns:
-        if not fnmatch.filter(names, pattern):
+        if not isinstance(pattern, str) or not any(fnmatch.fnmatchcase(name, pattern) for name in names):
             raise InputError(f"expected a pattern that matches parameter names, got {pattern!r}; there are {names}")
     return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
 
 
-def _evaluation_copy(model: nn.Module, loss: Any) -> LossModule:
+def _evaluation_copy(model: nn.Module, loss: Any, device: torch.device) -> LossModule:
     """The module's structure in evaluation mode, sharing no state with the caller's but the tensors themselves."""
-    shared = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    shared: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}
+    # Results of a former forward pass, kept as attributes, cannot be copied with their history.
+    kept = [v for m in model.modules() for v in vars(m).values() if isinstance(v, Tensor) and not v.is_leaf]
+    shared |= {id(t): t.detach() for t in kept}
     try:
-        module = LossModule(copy.deepcopy(model, dict(shared)), loss)
+        module = LossModule(copy.deepcopy(model, shared), loss, device)
     except InputError:
         raise
     except Exception as error:
         raise InputError(
-            f"expected a model that copy.deepcopy can copy, got {type(error).__name__}: {error}; drop attributes that "
-            "hold locks, generators or tensors with a history"
+            f"expected a model and a loss that copy.deepcopy can copy, got {type(error).__name__}: {error}; drop "
+            "attributes that hold locks, generators or tensors with a history"
         ) from error
     return module.eval()
+
+
+def _named_tensors(weights: Any) -> dict[str, Tensor]:
+    if isinstance(weights, nn.Module):
+        return {**dict(weights.named_parameters()), **dict(weights.named_buffers())}
+    if isinstance(weights, Mapping) and all(isinstance(value, Tensor) for value in weights.values()):
+        return dict(weights)
+    raise InputError(
+        f"expected weights as a module, a mapping of names to tensors or a flat tensor, got {type(weights).__name__}"
+    )
 
 
 def _placed(examples: Examples, device: torch.device) -> Examples:
@@ -345,18 +384,19 @@ def _placed(examples: Examples, device: torch.device) -> Examples:
 
 
 def _check_finite(tensors: Mapping[str, Tensor]) -> None:
-    bad = [
-        name.removeprefix(_PREFIX)
-        for name, t in tensors.items()
-        if t.is_floating_point() and not torch.isfinite(t).all()
-    ]
+    bad = [name for name, t in tensors.items() if not torch.isfinite(t).all()]
     if bad:
         raise InputError(f"expected finite weights, got non-finite values in {bad}; was the training diverging?")
 
 
 def _mode_findings(model: nn.Module) -> Iterator[Finding]:
-    noisy = sorted({type(m).__name__ for m in model.modules() if isinstance(m, _STOCHASTIC) and m.training})
+    noisy = sorted({type(m).__name__ for m in model.modules() if m.training and _changes_with_mode(m)})
     if noisy:
         yield Finding.of("MODEL501", f"{', '.join(noisy)} in training mode")
     if any(m._forward_hooks or m._forward_pre_hooks for m in model.modules()):
         yield Finding.of("MODEL503", "found on the model")
+
+
+def _changes_with_mode(module: nn.Module) -> bool:
+    active = getattr(module, "dropout", True) if isinstance(module, nn.MultiheadAttention | nn.RNNBase) else True
+    return isinstance(module, _STOCHASTIC) and bool(active)

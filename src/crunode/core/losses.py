@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import copy
+import difflib
+import functools
 import inspect
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -17,16 +19,18 @@ from crunode.errors import InputError
 __all__ = ["NAMED_LOSSES", "LossModule", "check_mean"]
 
 _MODEL_NAMES = ("model", "module", "net", "network")
+_HALF = (torch.float16, torch.bfloat16)
 
 
 def _gaussian(output: Tensor, target: Tensor) -> Tensor:
     """½‖f(x) − y‖² per example: −log p of unit-variance Gaussian regression, up to its constant."""
-    return 0.5 * (output - target.reshape(output.shape)).square().flatten(1).sum(1)
+    return 0.5 * _example_sums((output - _shaped(target, output, "gaussian")).square())
 
 
 def _bernoulli(output: Tensor, target: Tensor) -> Tensor:
-    losses = F.binary_cross_entropy_with_logits(output, target.reshape(output.shape).to(output.dtype), reduction="none")
-    return losses.flatten(1).sum(1) if losses.ndim > 1 else losses
+    """−log p of independent coin flips with the outputs as log odds, summed over the outputs of an example."""
+    target = _shaped(target, output, "bernoulli").to(output.dtype)
+    return _example_sums(F.binary_cross_entropy_with_logits(output, target, reduction="none"))
 
 
 def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
@@ -35,12 +39,20 @@ def _cross_entropy(output: Tensor, target: Tensor) -> Tensor:
 
 def _causal_lm(model: nn.Module, batch: Any) -> Tensor:
     """Mean next-token loss of each sequence, over positions whose next token is not masked out."""
-    if not isinstance(batch, Mapping):
-        batch = {"input_ids": batch[0] if isinstance(batch, tuple) else batch}
+    if isinstance(batch, tuple) and len(batch) == 1:
+        (batch,) = batch
+    if isinstance(batch, Tensor):
+        batch = {"input_ids": batch}
+    if not isinstance(batch, Mapping) or "input_ids" not in batch:
+        kind = f"a mapping with {list(batch)}" if isinstance(batch, Mapping) else f"{len(batch)} tensors"
+        raise InputError(
+            f"expected token ids, or a mapping with input_ids and if wanted attention_mask and labels, for the loss "
+            f"causal-lm, got {kind}; labels stand at the position of their token, they are shifted here"
+        )
     ids = batch["input_ids"]
     mask = batch.get("attention_mask")
     output = model(ids) if mask is None else model(input_ids=ids, attention_mask=mask)
-    logits = getattr(output, "logits", output)
+    logits = _widened(_logits(output))
     labels = batch.get("labels", ids)[:, 1:]
     keep = labels >= 0 if mask is None else (labels >= 0) & mask[:, 1:].bool()
     losses = F.cross_entropy(logits[:, :-1].transpose(1, 2), labels.clamp(min=0), reduction="none") * keep
@@ -60,6 +72,33 @@ def _example_means(losses: Tensor) -> Tensor:
     return losses.flatten(1).mean(1) if losses.ndim > 1 else losses
 
 
+def _example_sums(losses: Tensor) -> Tensor:
+    return losses.flatten(1).sum(1) if losses.ndim > 1 else losses
+
+
+def _shaped(target: Tensor, output: Tensor, label: str) -> Tensor:
+    if target.numel() != output.numel():
+        raise InputError(
+            f"expected as many target values as model outputs for the loss {label}, got targets of shape "
+            f"{tuple(target.shape)} and outputs of shape {tuple(output.shape)}"
+        )
+    return target.reshape(output.shape)
+
+
+def _logits(output: Any) -> Any:
+    """The logits of a language model: its output itself, or its part of that name, or the first of several."""
+    if isinstance(output, Mapping):
+        return output["logits"]
+    if isinstance(output, tuple) and not hasattr(output, "logits"):
+        return output[0]
+    return getattr(output, "logits", output)
+
+
+def _widened(value: Any) -> Any:
+    """Half-precision outputs as float32: their losses would keep three digits, fewer than a small excess needs."""
+    return value.float() if isinstance(value, Tensor) and value.dtype in _HALF else value
+
+
 @dataclass(frozen=True)
 class _PerExample:
     """An unreduced torch loss, averaged over all axes but the first (a class, so that it can be pickled)."""
@@ -67,8 +106,32 @@ class _PerExample:
     fn: Callable[..., Tensor]
     options: Mapping[str, str]
 
-    def __call__(self, output: Tensor, target: Tensor) -> Tensor:
-        return _example_means(self.fn(output, target, **self.options))
+    def __call__(self, *given: Any) -> Any:
+        losses = self.fn(*given, **self.options)
+        tensors = [value for value in given if isinstance(value, Tensor)]
+        if isinstance(losses, Tensor) and len(tensors) == 2 and losses.numel() > max(t.numel() for t in tensors):
+            raise InputError(
+                f"expected outputs and targets that go together, got outputs of shape {tuple(tensors[0].shape)} and "
+                f"targets of shape {tuple(tensors[1].shape)}, which broadcast to {tuple(losses.shape)}; reshape one"
+            )
+        return _example_means(losses) if isinstance(losses, Tensor) else losses
+
+
+@dataclass(frozen=True)
+class _Resolved:
+    """A loss in its parts.
+
+    Attributes:
+        label: Its name.
+        takes_model: Whether it is called with (model, batch) or with (output, target).
+        fn: Gives losses per example where it can.
+        own: The same loss with its own reduction, where that is a mean.
+    """
+
+    label: str
+    takes_model: bool
+    fn: Callable[..., Any]
+    own: Callable[..., Any] | None = None
 
 
 class LossModule(nn.Module):
@@ -77,63 +140,100 @@ class LossModule(nn.Module):
     Having the loss inside the module lets `torch.func.functional_call` swap the weights for everything the loss
     does with the model, also for methods other than its forward pass.
 
-    A callable whose first argument is called `model`, `module`, `net` or `network` is called with (model, batch);
-    any other one with (output, target), where a batch is (inputs..., target). When a loss has an argument
-    `reduction` it is called with "none", and further axes (outputs, positions) are averaged.
+    A callable whose first argument is called `model`, `module`, `net` or `network`, or is annotated as an `nn.Module`,
+    is called with (model, batch); any other one with (output, target), where a batch is (inputs..., target). When a
+    loss has an argument `reduction` it is called with "none", and further axes (outputs, positions) are averaged.
+    Tensors of a loss module (class weights) are copied to `device` and stay fixed.
     """
 
-    def __init__(self, model: nn.Module, loss: Any) -> None:
+    def __init__(self, model: nn.Module, loss: Any, device: torch.device | None = None) -> None:
         super().__init__()
         self.model = model
-        self.label, self._takes_model, self._fn = _resolve(loss)
+        # Not a submodule: evaluation mode and parameter names are the model's business alone.
+        self._loss = _resolve(loss, device)
 
-    def forward(self, batch: Any) -> Tensor:
-        """Losses of the examples in `batch`."""
-        if self._takes_model:
-            return _checked_type(self._fn(self.model, batch), self.label)
+    @property
+    def label(self) -> str:
+        """Name of the loss."""
+        return self._loss.label
+
+    def forward(self, batch: Any, own: bool = False) -> Tensor:
+        """Losses of the examples in `batch`; with `own`, the mean as the loss itself reduces."""
+        fn = self._loss.own if own else self._loss.fn
+        assert fn is not None
+        if self._loss.takes_model:
+            return _checked_type(fn(self.model, batch), self.label)
         if not isinstance(batch, tuple) or len(batch) < 2:
             kind = "a mapping" if isinstance(batch, Mapping) else type(batch).__name__
             raise InputError(
                 f"expected batches (inputs, target) for the loss {self.label}, got {kind}; for other batch formats "
-                "give loss=fn(model, batch), which returns one loss per example"
+                "give loss=fn(model, batch), its first argument called model, which returns one loss per example"
             )
-        return _checked_type(self._fn(self.model(*batch[:-1]), batch[-1]), self.label)
+        return _checked_type(fn(_widened(self.model(*batch[:-1])), _widened(batch[-1])), self.label)
+
+    def has_own_mean(self) -> bool:
+        """Whether the loss has a mean of its own to compare with."""
+        return self._loss.own is not None
 
 
 def _checked_type(losses: Any, label: str) -> Tensor:
-    if not isinstance(losses, Tensor):
+    if not isinstance(losses, Tensor) or not losses.is_floating_point():
+        kind = f"dtype {losses.dtype}" if isinstance(losses, Tensor) else type(losses).__name__
         raise InputError(
-            f"expected the loss {label} to return a tensor (one loss per example, or a scalar mean), got "
-            f"{type(losses).__name__}"
+            f"expected the loss {label} to return a real floating-point tensor (one loss per example, or a scalar "
+            f"mean), got {kind}"
         )
-    return losses
+    return _widened(losses)  # type: ignore[no-any-return]
 
 
-def _resolve(loss: Any) -> tuple[str, bool, Callable[..., Any]]:
+def _resolve(loss: Any, device: torch.device | None) -> _Resolved:
     if isinstance(loss, str):
         if loss not in NAMED_LOSSES:
-            raise InputError(f"expected a loss name among {sorted(NAMED_LOSSES)}, got {loss!r}")
-        return loss, loss == "causal-lm", NAMED_LOSSES[loss]
-    if isinstance(loss, nn.Module):
-        label = type(loss).__name__
-        if hasattr(loss, "reduction"):
-            per_example = copy.copy(loss)
-            per_example.reduction = "none"  # type: ignore[assignment]
-            return label, False, _PerExample(per_example, {})
-        return label, False, loss
-    if not callable(loss):
+            near = difflib.get_close_matches(loss, NAMED_LOSSES, n=1, cutoff=0.5)
+            hint = f"; did you mean {near[0]!r}?" if near else ""
+            raise InputError(f"expected a loss name among {sorted(NAMED_LOSSES)}, got {loss!r}{hint}")
+        return _Resolved(loss, loss == "causal-lm", NAMED_LOSSES[loss])
+    if not callable(loss) or isinstance(loss, type):
+        what = f"the class {loss.__name__}; make an instance" if isinstance(loss, type) else type(loss).__name__
         raise InputError(
-            f"expected loss as a torch loss, a name among {sorted(NAMED_LOSSES)}, or fn(model, batch), got "
-            f"{type(loss).__name__}"
+            f"expected loss as a torch loss, a name among {sorted(NAMED_LOSSES)}, or fn(model, batch), got {what}"
         )
-    label = f"{getattr(loss, '__module__', '')}.{getattr(loss, '__qualname__', type(loss).__name__)}"
+    arguments = _arguments(loss.forward if isinstance(loss, nn.Module) else loss)
+    takes_model = _is_model(next(iter(arguments.values()), None))
+    if isinstance(loss, nn.Module):
+        fixed = copy.deepcopy(loss).to(device).eval().requires_grad_(False)
+        if not hasattr(loss, "reduction"):
+            return _Resolved(type(loss).__name__, takes_model, fixed)
+        unreduced = copy.copy(fixed)
+        unreduced.reduction = "none"  # type: ignore[assignment]
+        own = fixed if loss.reduction == "mean" else None
+        return _Resolved(type(loss).__name__, takes_model, _PerExample(unreduced, {}), own)
+    label = _label(loss)
+    if "reduction" not in arguments:
+        return _Resolved(label, takes_model, loss)
+    own = loss if arguments["reduction"].default == "mean" else None
+    return _Resolved(label, takes_model, _PerExample(loss, {"reduction": "none"}), own)
+
+
+def _label(loss: Any) -> str:
+    if isinstance(loss, functools.partial):
+        return f"partial {_label(loss.func)}"
+    return f"{getattr(loss, '__module__', '')}.{getattr(loss, '__qualname__', type(loss).__name__)}"
+
+
+def _arguments(fn: Any) -> dict[str, inspect.Parameter]:
     try:
-        names = list(inspect.signature(loss).parameters)
+        return dict(inspect.signature(fn).parameters)
     except (TypeError, ValueError):
-        names = []
-    if "reduction" in names:
-        return label, False, _PerExample(loss, {"reduction": "none"})
-    return label, bool(names) and names[0] in _MODEL_NAMES, loss
+        return {}
+
+
+def _is_model(argument: inspect.Parameter | None) -> bool:
+    if argument is None:
+        return False
+    hint = argument.annotation
+    annotated = hint.split(".")[-1] == "Module" if isinstance(hint, str) else hint is nn.Module
+    return argument.name in _MODEL_NAMES or annotated
 
 
 def check_mean(whole: Tensor, parts: Tensor, label: str) -> bool:

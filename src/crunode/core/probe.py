@@ -1,0 +1,165 @@
+"""What a small batch shows about a loss: whether it is a fixed, finite, differentiable mean over examples."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from crunode.core.data import leaves, map_tree
+from crunode.core.losses import check_mean
+from crunode.core.params import Packing
+from crunode.core.result import Finding
+from crunode.errors import InputError
+
+__all__ = ["Probe", "examine"]
+
+Losses = Callable[[Tensor, Any], Tensor]
+_TOLERANCE = 1e-3
+
+
+@dataclass(frozen=True)
+class Probe:
+    """What was seen.
+
+    Attributes:
+        pointwise: The loss gives one value per example.
+        activations: Numbers kept per example for a backward pass.
+        in_place: The model or the loss changes the batch it is given.
+        findings: What was noticed.
+    """
+
+    pointwise: bool
+    activations: int
+    in_place: bool
+    findings: tuple[Finding, ...]
+
+
+def examine(losses: Losses, own: Losses | None, center: Tensor, packing: Packing, batch: Any, label: str) -> Probe:
+    """Evaluate `losses` on `batch` at and near the center.
+
+    Args:
+        losses: Losses at a flat vector on a batch, per example or as a scalar mean.
+        own: The mean that the loss itself would take, if it has one.
+        center: The point to look at.
+        packing: How parameters lie in it.
+        batch: A small batch; it is copied, so that models that work in place do not change the data.
+        label: Name of the loss.
+
+    Raises:
+        InputError: The loss is not a fixed, finite, differentiable function of the parameters, or is a sum.
+    """
+    size = leaves(batch)[0].shape[0]
+    w, near = center.clone().requires_grad_(), _nearby(center).requires_grad_()
+    given = _copied(batch)
+    values, saved = _evaluate(losses, w, given, label)
+    in_place = any(leaf._version for leaf in leaves(given))
+    _check(values, losses(w, _copied(batch)), size, label)
+    activations = saved
+    findings: list[Finding] = []
+    if size >= 2:
+        half = size // 2
+        parts = [map_tree(lambda t, a=a: t[a : a + half], batch) for a in (0, half)]  # type: ignore[misc]
+        activations = (saved - _evaluate(losses, w, _copied(parts[0]), label)[1]) // (size - half)
+        if not all(_is_mean(losses, point, batch, parts, label) for point in (w, near)):
+            findings.append(Finding.of("DATA502", f"seen on a batch of {2 * half}"))
+    findings += _gradient_findings(losses, w, near, packing, batch, label)
+    if own is not None:
+        ours, theirs = float(values.mean()), float(own(w, _copied(batch)))
+        if abs(ours - theirs) > _TOLERANCE * max(abs(ours), abs(theirs)):
+            findings.append(Finding.of("DATA503", f"{ours:.4g} over examples, {theirs:.4g} by {label} itself"))
+    return Probe(values.ndim == 1, max(1, activations), in_place, tuple(findings))
+
+
+def _copied(batch: Any) -> Any:
+    return map_tree(torch.clone, batch)
+
+
+def _nearby(center: Tensor) -> Tensor:
+    """The center moved by about a hundredth of the weights, the same way each time."""
+    generator = torch.Generator().manual_seed(0)
+    move = torch.randn(center.shape, generator=generator, dtype=torch.float32, device="cpu").to(center)
+    return center + 0.01 * max(float(center.double().square().mean().sqrt()), 0.1) * move
+
+
+def _evaluate(losses: Losses, w: Tensor, batch: Any, label: str) -> tuple[Tensor, int]:
+    """Losses, and how many numbers autograd and the batch itself hold for them."""
+    held = [leaf.numel() for leaf in leaves(batch)]
+
+    def count(tensor: Tensor) -> Tensor:
+        held.append(tensor.numel())
+        return tensor
+
+    try:
+        with torch.autograd.graph.saved_tensors_hooks(count, lambda tensor: tensor):
+            values = losses(w, batch)
+    except InputError:
+        raise
+    except Exception as error:
+        kinds = ", ".join(f"{tuple(leaf.shape)} {leaf.dtype}" for leaf in leaves(batch))
+        raise InputError(
+            f"expected the model and the loss {label} to take a batch of the data, got {type(error).__name__}: "
+            f"{error}; the batch holds {kinds}. A batch (inputs..., target) is used as loss(model(*inputs), target); "
+            "for anything else give loss=fn(model, batch)"
+        ) from error
+    return values, sum(held)
+
+
+def _check(values: Tensor, again: Tensor, size: int, label: str) -> None:
+    if values.ndim > 1 or (values.ndim == 1 and values.shape[0] != size):
+        raise InputError(
+            f"expected one loss per example, shape ({size},), or a scalar mean from the loss {label}, got shape "
+            f"{tuple(values.shape)}; average or sum the other axes"
+        )
+    if not torch.isfinite(values).all():
+        raise InputError(
+            f"expected finite losses at the center, got {values.detach().flatten()[:4].tolist()} from the loss "
+            f"{label}; check the weights, and the data for missing values"
+        )
+    if not values.requires_grad:
+        raise InputError(
+            f"expected the loss {label} to depend on the free parameters, got a value without gradient; look for "
+            "detach(), no_grad() or numpy in the model or the loss"
+        )
+    if again.shape != values.shape or not torch.allclose(values, again, rtol=1e-4, atol=1e-6):
+        raise InputError(
+            "expected the same loss when evaluated twice, got different values although the model is in "
+            "evaluation mode; remove the randomness (dropout with training=True, noise, sampling) from the model"
+        )
+
+
+def _is_mean(losses: Losses, point: Tensor, batch: Any, parts: list[Any], label: str) -> bool:
+    with torch.no_grad():
+        both = map_tree(lambda t: t[: 2 * (t.shape[0] // 2)], batch)
+        whole = losses(point, _copied(both)).mean()
+        pieces = torch.stack([losses(point, _copied(part)).mean() for part in parts])
+    return not torch.isfinite(whole) or check_mean(whole, pieces, label)
+
+
+def _gradient_findings(
+    losses: Losses, w: Tensor, near: Tensor, packing: Packing, batch: Any, label: str
+) -> list[Finding]:
+    slopes = [_gradient(losses, point, batch, label) for point in (w, near)]
+    named = [dict(zip(packing.names, torch.split(slope, packing.sizes), strict=True)) for slope in slopes]
+    bad = [name for name, slope in named[0].items() if not torch.isfinite(slope).all()]
+    if bad:
+        raise InputError(
+            f"expected finite gradients at the center, got non-finite ones for {bad}; look for a square root, a norm "
+            "or a logarithm at zero"
+        )
+    unused = [name for name in packing.names if not any(slopes_of[name].any() for slopes_of in named)]
+    return [Finding.of("MODEL502", ", ".join(unused))] if unused else []
+
+
+def _gradient(losses: Losses, point: Tensor, batch: Any, label: str) -> Tensor:
+    mean = losses(point, _copied(batch)).mean()
+    (slope,) = torch.autograd.grad(mean, point, allow_unused=True)
+    if slope is None:
+        raise InputError(
+            f"expected the loss {label} to depend on the free parameters, got one that does not use them; a loss "
+            "fn(model, batch) has to use the model it is given, not one from outside"
+        )
+    return slope
