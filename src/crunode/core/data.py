@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import contextlib
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Mapping
+import random
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
+from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 from torch.utils.data import default_collate as torch_collate
 
 from crunode.core.result import Finding
@@ -19,6 +21,7 @@ from crunode.errors import InputError
 __all__ = ["Examples", "as_examples", "leaves", "map_tree"]
 
 _GROUP = 256
+_READ_TWICE = 16
 
 
 def map_tree(fn: Callable[[Tensor], Any], tree: Any) -> Any:
@@ -33,8 +36,13 @@ def map_tree(fn: Callable[[Tensor], Any], tree: Any) -> Any:
     if isinstance(tree, Mapping):
         return {key: map_tree(fn, value) for key, value in tree.items()}
     if isinstance(tree, tuple | list):
-        return tuple(map_tree(fn, value) for value in tree)
+        return _like(tree, [map_tree(fn, value) for value in tree])
     return tree
+
+
+def _like(tree: Any, values: list[Any]) -> Any:
+    """`values` as a named tuple where `tree` is one, else as a tuple."""
+    return type(tree)(*values) if hasattr(tree, "_fields") else tuple(values)
 
 
 def leaves(tree: Any) -> list[Tensor]:
@@ -96,10 +104,14 @@ class Examples:
 def as_examples(data: Any, n: int | None = None) -> Examples:
     """Read `data` once into `Examples`, leaving it and global random state unchanged.
 
+    Every example counts once, in the order of the data set: shuffling and `drop_last` of a loader play no role.
+    Samplers that pick a subset, or examples more than once, are followed. Random samplers and augmentation are read
+    from a fixed seed, so that the same data gives the same examples each time.
+
     Args:
         data: A tensor, tuple or dict of tensors or arrays with a common leading axis; a map-style `Dataset`; a
             `DataLoader`; or an iterable of batches (tuples or dicts of tensors with a leading batch axis).
-        n: How many examples to read from an iterable that does not end or does not know its length.
+        n: How many examples to read: the first n, or those of an iterable that does not end or know its length.
 
     Raises:
         InputError: The data is empty, of unknown length, or of a form that holds no tensors.
@@ -112,71 +124,153 @@ def as_examples(data: Any, n: int | None = None) -> Examples:
         return data
     if n is not None and (isinstance(n, bool) or not isinstance(n, int) or n < 1):
         raise InputError(f"expected n as a positive whole number of examples, got {n!r}")
-    with preserved_rng():
+    with preserved_rng(), _fixed_seeds(data):
         if isinstance(data, Tensor | np.ndarray | Mapping) or _is_tuple_of_arrays(data):
             return _limited(Examples([_as_tensors(data)]), n)
         if isinstance(data, DataLoader):
             return _from_loader(data, n)
         if isinstance(data, IterableDataset):
-            return _from_batches((torch_collate([item]) for item in data), n, known=_has_length(data))
-        if hasattr(data, "__getitem__") and hasattr(data, "__len__") and not isinstance(data, list | tuple):
-            return _from_dataset(data, range(len(data)), torch_collate, n)
-        if isinstance(data, Iterable):
+            return _from_batches((_collated(torch_collate, [item]) for item in data), n, known=_has_length(data))
+        if hasattr(data, "__getitem__") and not isinstance(data, list | tuple | str | bytes):
+            return _from_dataset(data, _indices(data, n), torch_collate, n)
+        if isinstance(data, Iterable) and not isinstance(data, str | bytes):
             return _from_batches(iter(data), n, known=_has_length(data))
     raise InputError(
         f"expected tensors, a Dataset, a DataLoader or an iterable of batches as data, got {type(data).__name__}"
     )
 
 
-def _from_loader(loader: DataLoader[Any], n: int | None) -> Examples:
-    dataset, sampler = loader.dataset, loader.sampler
-    if isinstance(dataset, IterableDataset):
-        return _from_batches(iter(loader), n, known=_has_length(dataset))
-    whole = isinstance(sampler, SequentialSampler) or (
-        isinstance(sampler, RandomSampler) and not sampler.replacement and sampler.num_samples == len(dataset)  # type: ignore[arg-type]
-    )
-    if whole and type(loader.batch_sampler).__name__ in ("BatchSampler", "NoneType"):
-        indices: Iterable[int] = range(len(dataset))  # type: ignore[arg-type]
+@contextlib.contextmanager
+def _fixed_seeds(data: Any) -> Iterator[None]:
+    """Fixed seeds for all random generators that reading may use; those of the data's own parts are put back."""
+    torch.default_generator.manual_seed(0)  # torch.manual_seed would touch other devices, which are not put back
+    np.random.seed(0)  # noqa: NPY002
+    random.seed(0)
+    owners = [data]
+    if isinstance(data, DataLoader):
+        batches = data.batch_sampler
+        owners += [data.dataset, data.sampler, batches, getattr(batches, "sampler", None)]
+    with contextlib.ExitStack() as stack:
+        for owner in {id(o): o for o in owners if hasattr(o, "__dict__")}.values():
+            for value in list(vars(owner).values()):
+                stack.enter_context(_put_back(value))
+        yield
+
+
+@contextlib.contextmanager
+def _put_back(generator: Any) -> Iterator[None]:
+    """Seed a random generator of any kind, and restore its state in the end; other values pass."""
+    if isinstance(generator, torch.Generator):
+        state = generator.get_state()
+        generator.manual_seed(0)
+        try:
+            yield
+        finally:
+            generator.set_state(state)
+    elif isinstance(generator, np.random.Generator):
+        numpy_state = generator.bit_generator.state
+        generator.bit_generator.state = type(generator.bit_generator)(0).state
+        try:
+            yield
+        finally:
+            generator.bit_generator.state = numpy_state
+    elif isinstance(generator, np.random.RandomState):
+        old_state = generator.get_state()
+        generator.seed(0)
+        try:
+            yield
+        finally:
+            generator.set_state(old_state)
+    elif isinstance(generator, random.Random):
+        python_state = generator.getstate()
+        generator.seed(0)
+        try:
+            yield
+        finally:
+            generator.setstate(python_state)
     else:
-        indices = _sampled_indices(loader)
-    if loader.batch_sampler is None:
-        return _from_batches((_collate(loader.collate_fn, dataset[i]) for i in indices), n, known=True)
-    return _from_dataset(dataset, indices, loader.collate_fn, n)
+        yield
 
 
-def _collate(fn: Any, items: Any) -> Any:
-    return items if fn is None else fn(items)
+def _from_loader(loader: DataLoader[Any], n: int | None) -> Examples:
+    dataset, batches = loader.dataset, loader.batch_sampler
+    if isinstance(dataset, IterableDataset):
+        # A fresh loader in this process: iterating the caller's would start workers and draw from its generator.
+        return _from_batches(_stream(loader), n, known=_has_length(dataset))
+    if batches is None:
+        picked = _picked(loader.sampler, loader.sampler, dataset, n)
+        return _from_batches((_collated(loader.collate_fn, dataset[i]) for i in picked), n, known=True)
+    sampler = batches.sampler if type(batches) is BatchSampler else batches
+    flat = sampler if type(batches) is BatchSampler else itertools.chain.from_iterable(batches)
+    group = _GROUP if loader.collate_fn is torch_collate else loader.batch_size or _GROUP
+    return _from_dataset(dataset, _picked(sampler, flat, dataset, n), loader.collate_fn, n, group)
 
 
-def _sampled_indices(loader: DataLoader[Any]) -> list[int]:
-    """What a special sampler picks, with the states of its generators put back."""
-    generators = {
-        id(g): g
-        for owner in (loader, loader.sampler, loader.batch_sampler)
-        if isinstance(g := getattr(owner, "generator", None), torch.Generator)
-    }
-    states = {key: g.get_state() for key, g in generators.items()}
+def _stream(loader: DataLoader[Any]) -> Iterator[Any]:
+    items: Iterator[Any] = iter(loader.dataset)
+    if loader.batch_size is None:
+        return (_collated(loader.collate_fn, item) for item in items)
+    size = loader.batch_size
+    groups = iter(lambda: list(itertools.islice(items, size)), [])
+    return (_collated(loader.collate_fn, group) for group in groups)
+
+
+def _picked(sampler: Any, indices: Iterable[Any], dataset: Any, n: int | None) -> Sequence[Any]:
+    """What a sampler picks: the whole set in its order, or a subset in ascending order, or whatever it repeats."""
+    whole = type(sampler) is SequentialSampler or (
+        type(sampler) is RandomSampler and not sampler.replacement and sampler.num_samples == len(dataset)
+    )
+    if whole:
+        return _indices(dataset, n)
+    picked = list(indices)
+    if len(set(picked)) == len(picked) and all(isinstance(i, int) for i in picked):
+        return sorted(picked)
+    return picked
+
+
+def _indices(dataset: Any, n: int | None) -> range:
+    if _has_length(dataset):
+        return range(len(dataset))
+    if n is None:
+        raise InputError(
+            f"expected data of known length, got {type(dataset).__name__} without one; pass n= (how many examples to "
+            "read), or give it a method __len__"
+        )
+    return range(n)
+
+
+def _collated(collate: Any, items: Any) -> Any:
     try:
-        if loader.batch_sampler is None:
-            return list(loader.sampler)
-        return list(itertools.chain.from_iterable(loader.batch_sampler))
-    finally:
-        for key, generator in generators.items():
-            generator.set_state(states[key])
+        return _as_tensors(items if collate is None else collate(items))
+    except InputError:
+        raise
+    except (TypeError, ValueError, RuntimeError) as error:
+        what = type(items[0]).__name__ if isinstance(items, list) and items else type(items).__name__
+        raise InputError(
+            f"expected examples that collate into tensors, got {what} ({type(error).__name__}: {error}); transform "
+            "them to tensors in the data set, or give a DataLoader with a collate_fn"
+        ) from error
 
 
-def _from_dataset(dataset: Any, indices: Iterable[int], collate: Any, n: int | None) -> Examples:
-    if isinstance(dataset, TensorDataset) and isinstance(indices, range) and collate is torch_collate:
-        return _limited(Examples([tuple(dataset.tensors)]), n)
-    picked = list(indices)[:n]
+def _from_dataset(dataset: Any, indices: Sequence[Any], collate: Any, n: int | None, group: int = _GROUP) -> Examples:
+    if type(dataset) is TensorDataset and isinstance(indices, range) and collate is torch_collate:
+        return _limited(Examples([_as_tensors(tuple(dataset.tensors))]), n)
+    if n is not None and n > len(indices):
+        raise InputError(f"expected at least n = {n} examples, got {len(indices)}; lower n or give more data")
+    picked = indices[:n]
     if not picked:
-        raise InputError("expected a data set with at least one example, got an empty one")
+        raise InputError(
+            "expected a data set with at least one example, got an empty one; check its files, filter or sampler"
+        )
+
+    def read(part: Sequence[Any]) -> Any:
+        return _collated(collate, [dataset[i] for i in part])
+
     findings: tuple[Finding, ...] = ()
-    probe = picked[:4]
-    if not _same(collate([dataset[i] for i in probe]), collate([dataset[i] for i in probe])):
+    first = picked[: min(_READ_TWICE, group)]
+    if not _same(read(first), read(first)):
         findings = (Finding.of("DATA501", "the first examples differ between two readings"),)
-    groups = [picked[a : a + _GROUP] for a in range(0, len(picked), _GROUP)]
-    return Examples([_as_tensors(collate([dataset[i] for i in group])) for group in groups], findings)
+    return Examples([read(picked[a : a + group]) for a in range(0, len(picked), group)], findings)
 
 
 def _from_batches(batches: Iterator[Any], n: int | None, known: bool) -> Examples:
@@ -214,6 +308,8 @@ def _limited(examples: Examples, n: int | None) -> Examples:
 
 
 def _as_tensors(tree: Any) -> Any:
+    if isinstance(tree, Tensor):
+        return tree.detach()
     if isinstance(tree, np.ndarray):
         if tree.dtype == object or tree.dtype.kind in "US":
             raise InputError(f"expected numeric arrays as data, got dtype {tree.dtype}")
@@ -221,7 +317,7 @@ def _as_tensors(tree: Any) -> Any:
     if isinstance(tree, Mapping):  # also transformers' BatchEncoding
         return {key: _as_tensors(value) for key, value in tree.items()}
     if isinstance(tree, tuple | list):
-        return tuple(_as_tensors(value) for value in tree)
+        return _like(tree, [_as_tensors(value) for value in tree])
     return tree
 
 
@@ -272,5 +368,8 @@ def _concatenate(batches: list[Any]) -> Any:
 
 
 def _same(a: Any, b: Any) -> bool:
-    pairs = zip(leaves(_as_tensors(a)), leaves(_as_tensors(b)), strict=True)
-    return all(x.shape == y.shape and torch.equal(torch.nan_to_num(x), torch.nan_to_num(y)) for x, y in pairs)
+    pairs = list(itertools.zip_longest(leaves(a), leaves(b)))
+    return all(
+        x is not None and y is not None and x.shape == y.shape and torch.allclose(x, y, rtol=0, atol=0, equal_nan=True)
+        for x, y in pairs
+    )
