@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import html
 import importlib
 import json
@@ -62,19 +63,30 @@ def provenance() -> dict[str, Any]:
         "python": sys.version.split()[0],
         "platform": f"{platform.system()} {platform.machine()}",
         "threads": torch.get_num_threads(),
-        "git": _git_commit(Path.cwd()),
+        "git": _git_commit(Path()),
     }
 
 
 def _git_commit(folder: Path) -> str | None:
-    for parent in (folder, *folder.parents):
-        head = parent / ".git" / "HEAD"
-        try:
-            text = head.read_text().strip()
-            return (head.parent / text[5:]).read_text().strip() if text.startswith("ref: ") else text
-        except OSError:
-            continue
-    return None
+    """The commit checked out around `folder`, read from git's files (starting git would cost more than some runs)."""
+    try:
+        folder = folder.absolute()
+        home = next((p / ".git" for p in (folder, *folder.parents) if (p / ".git").exists()), None)
+        if home is None:
+            return None
+        if home.is_file():  # a worktree: the file says where its folder is
+            home = (home.parent / home.read_text().removeprefix("gitdir:").strip()).resolve()
+        text = (home / "HEAD").read_text().strip()
+        if not text.startswith("ref: "):
+            return text
+        shared = home / (home / "commondir").read_text().strip() if (home / "commondir").exists() else home
+        loose = shared / text[5:]
+        if loose.exists():
+            return loose.read_text().strip()
+        rows = (line.split() for line in (shared / "packed-refs").read_text().splitlines())
+        return next((row[0] for row in rows if row[1:] == [text[5:]]), None)
+    except (OSError, UnicodeDecodeError):
+        return None
 
 
 @dataclass(frozen=True)
@@ -179,8 +191,8 @@ class Estimate:
 
     @property
     def ok(self) -> bool:
-        """True when the value is finite and no finding of severity "error" stands against it."""
-        return math.isfinite(self.value) and all(f.severity != "error" for f in self.findings)
+        """True when value and errors are finite and no finding of severity "error" stands against it."""
+        return math.isfinite(self.value + self.error) and all(f.severity != "error" for f in self.findings)
 
     @property
     def error(self) -> float:
@@ -198,7 +210,7 @@ class Estimate:
             per_level = self.draws.chains // levels
             ladder = f"{levels} nbeta × " if levels > 1 else ""
             parts.append(f"{ladder}{per_level} chains × {self.draws.draws} draws")
-        if "rhat" in seen:
+        if "rhat" in seen and "ess" in seen:
             parts.append(f"R-hat {seen['rhat']:.2f}, ESS {seen['ess']:.0f}")
         serious = [f.code for f in self.findings if f.severity != "info"]
         parts.append(("ok" if self.ok else "not ok") + (f" ({', '.join(serious)})" if serious else ""))
@@ -221,10 +233,9 @@ class Estimate:
         return importlib.import_module("crunode.reporting.plots").plot_estimate(self)
 
     def to_dict(self) -> dict[str, Any]:
-        """Everything but the draws, as JSON-able values."""
-        content = {k: v for k, v in self.__dict__.items() if k != "draws"}
-        content["findings"] = [asdict(f) for f in self.findings]
-        return {**content, "ok": self.ok}
+        """Everything but the draws, as JSON-able values that share nothing with this estimate."""
+        content = {k: copy.deepcopy(v) for k, v in self.__dict__.items() if k not in ("draws", "findings")}
+        return {**content, "findings": [asdict(f) for f in self.findings], "ok": self.ok}
 
     @classmethod
     def from_dict(cls, content: Mapping[str, Any], draws: Draws | None = None) -> Estimate:
@@ -236,7 +247,13 @@ class Estimate:
             True
         """
         known = {k: v for k, v in content.items() if k not in ("ok", "findings")}
-        return cls(**known, findings=tuple(Finding(**f) for f in content["findings"]), draws=draws)
+        try:
+            return cls(**known, findings=tuple(Finding(**f) for f in content["findings"]), draws=draws)
+        except (TypeError, KeyError) as error:
+            raise InputError(
+                f"expected the content of an estimate as to_dict gives it, got one that does not fit ({error}); was it "
+                "written by another version?"
+            ) from error
 
     def with_findings(self, *findings: Finding) -> Estimate:
         """A copy with further findings."""
