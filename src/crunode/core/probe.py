@@ -68,7 +68,7 @@ def examine(losses: Losses, own: Losses | None, center: Tensor, packing: Packing
             findings.append(Finding.of("DATA502", f"seen on a batch of {2 * half}"))
     findings += _gradient_findings(losses, w, near, packing, batch, label)
     if own is not None:
-        ours, theirs = float(values.mean()), float(own(w, _copied(batch)))
+        ours, theirs = float(values.detach().mean()), float(own(w.detach(), _copied(batch)))
         if abs(ours - theirs) > _TOLERANCE * max(abs(ours), abs(theirs)):
             findings.append(Finding.of("DATA503", f"{ours:.4g} over examples, {theirs:.4g} by {label} itself"))
     return Probe(values.ndim == 1, max(1, activations), in_place, tuple(findings))

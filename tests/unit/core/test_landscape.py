@@ -1,0 +1,289 @@
+"""The loss as a function of the free parameters: of any model, at any weights, in any precision."""
+
+import copy
+import functools
+import pickle
+
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+from torch.nn.utils import parametrizations
+
+from crunode.core.landscape import Landscape
+from crunode.errors import InputError
+
+G = torch.Generator().manual_seed(2)
+X = torch.randn(40, 4, generator=G)
+Y = torch.randn(40, 2, generator=G)
+DATA = (X, Y)
+
+
+def mlp(*layers):
+    torch.manual_seed(0)
+    return nn.Sequential(nn.Linear(4, 6), *layers, nn.Linear(6, 2))
+
+
+def codes(land):
+    return [f.code for f in land.findings]
+
+
+def gradient(land, w=None):
+    w = land.center if w is None else w
+    return torch.func.grad(land.batch_loss)(w, next(iter(land.data.passes(1000))))
+
+
+def test_loss_and_gradient_are_those_of_the_model():
+    model = mlp(nn.Tanh())
+    land = Landscape(model, DATA, F.mse_loss)
+    assert (land.n, land.dim) == (40, 6 * 5 + 2 * 7)
+    expected = F.mse_loss(model(X), Y)
+    torch.testing.assert_close(land.loss().float(), expected.detach())
+    expected.backward()
+    torch.testing.assert_close(gradient(land), torch.cat([p.grad.reshape(-1) for p in model.parameters()]))
+
+
+def test_the_loss_is_the_mean_over_examples_whatever_the_chunks():
+    land = Landscape(mlp(nn.Tanh()), DATA, "gaussian")
+    for size in (1, 7, 16, 40):
+        parts = [(land.batch_loss(land.center, b).item(), len(b[0])) for b in land.passes(size)]
+        assert sum(v * k for v, k in parts) / 40 == pytest.approx(land.loss().item(), rel=1e-6)
+
+
+def test_the_center_does_not_follow_the_model():
+    model = mlp(nn.Tanh())
+    land = Landscape(model, DATA, "gaussian")
+    before = land.loss()
+    with torch.no_grad():
+        for p in model.parameters():
+            p.add_(1.0)
+    assert torch.equal(land.loss(), before)
+
+
+def test_tied_weights_are_one_set_of_parameters():
+    class Tied(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.encoder, self.decoder = nn.Embedding(7, 4), nn.Linear(4, 7, bias=False)
+            self.decoder.weight = self.encoder.weight
+
+        def forward(self, ids):
+            return self.decoder(torch.tanh(self.encoder(ids)))
+
+    model, ids = Tied(), torch.arange(7)
+    land = Landscape(model, (ids, ids.flip(0)), F.cross_entropy)
+    assert (land.dim, land.packing.names) == (28, ("encoder.weight",))
+    loss = F.cross_entropy(model(ids), ids.flip(0))
+    (slope,) = torch.autograd.grad(loss, model.encoder.weight)
+    torch.testing.assert_close(gradient(land), slope.reshape(-1))
+    assert land.at(model.state_dict()).loss() == land.loss()
+
+
+def test_frozen_parameters_stay_at_the_center():
+    model = mlp(nn.Tanh())
+    model[0].requires_grad_(False)
+    land = Landscape(model, DATA, "gaussian")
+    assert land.packing.names == ("2.weight", "2.bias")
+    moved = copy.deepcopy(model)
+    with torch.no_grad():
+        moved[2].weight.mul_(2)
+    expected = 0.5 * (moved(X) - Y).square().sum(1).mean()
+    w = torch.cat([moved[2].weight.reshape(-1), moved[2].bias]).detach()
+    torch.testing.assert_close(land.loss(w).float(), expected.detach())
+
+
+def test_buffers_and_infinite_masks_are_part_of_the_model():
+    class Masked(nn.Linear):
+        def __init__(self):
+            super().__init__(4, 4)
+            self.register_buffer("mask", torch.full((4, 4), float("-inf")).triu(1))
+
+        def forward(self, x):
+            return x @ torch.softmax(self.weight + self.mask, 1)
+
+    model = Masked()
+    land = Landscape(model, (X, X), F.mse_loss)
+    torch.testing.assert_close(land.loss().float(), F.mse_loss(model(X), X).detach())
+
+
+@pytest.mark.parametrize("half", [torch.float16, torch.bfloat16])
+def test_parameters_of_several_precisions(half):
+    class Mixed(nn.Module):
+        def __init__(self):
+            super().__init__()
+            torch.manual_seed(0)
+            self.a, self.b = nn.Linear(4, 4).to(half), nn.Linear(4, 4)
+            self.c = nn.Linear(4, 2).double()
+
+        def forward(self, x):
+            return self.c(self.b(self.a(x.to(half)).float()).double())
+
+    model = Mixed()
+    land = Landscape(model, (X, Y.double()), F.mse_loss)
+    assert land.center.dtype == torch.float64
+    torch.testing.assert_close(land.loss(), F.mse_loss(model(X), Y.double()).detach())
+    assert torch.isfinite(gradient(land)).all()
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float64])
+def test_a_model_of_one_other_precision(dtype):
+    land = Landscape(mlp(nn.Tanh()).to(dtype), (X.to(dtype), Y.to(dtype)), "gaussian")
+    assert land.center.dtype == torch.promote_types(dtype, torch.float32)
+    exact = Landscape(mlp(nn.Tanh()), DATA, "gaussian").loss()
+    assert land.loss().item() == pytest.approx(exact.item(), rel=2e-2)
+
+
+@pytest.mark.parametrize("old", [False, True])
+def test_weight_norm(old):
+    wrap = torch.nn.utils.weight_norm if old else parametrizations.weight_norm
+    if old:
+        with pytest.warns(FutureWarning, match="weight_norm"):
+            model = nn.Sequential(wrap(nn.Linear(4, 6)), nn.Linear(6, 2))
+    else:
+        model = nn.Sequential(wrap(nn.Linear(4, 6)), nn.Linear(6, 2))
+    model(X)
+    land = Landscape(model, DATA, F.mse_loss)
+    assert land.dim == sum(p.numel() for p in model.parameters()) == 6 + 24 + 6 + 14
+    loss = F.mse_loss(model(X), Y)
+    slopes = torch.autograd.grad(loss, list(model.parameters()))
+    torch.testing.assert_close(gradient(land), torch.cat([s.reshape(-1) for s in slopes]))
+
+
+def test_training_mode_is_evaluated_in_evaluation_mode():
+    model = mlp(nn.BatchNorm1d(6), nn.Dropout(0.5), nn.Tanh()).train()
+    land = Landscape(model, DATA, F.mse_loss)
+    assert codes(land) == ["MODEL501"]
+    assert "BatchNorm1d, Dropout" in land.findings[0].message
+    assert model.training
+    expected = F.mse_loss(copy.deepcopy(model).eval()(X), Y).detach()
+    torch.testing.assert_close(land.loss().float(), expected)
+    assert codes(Landscape(model.eval(), DATA, F.mse_loss)) == []
+
+
+def test_dropout_inside_attention_and_recurrence_counts_as_training_mode():
+    class Attending(nn.Module):
+        def __init__(self, dropout):
+            super().__init__()
+            self.attend = nn.MultiheadAttention(4, 2, dropout=dropout, batch_first=True)
+
+        def forward(self, x):
+            return self.attend(x[:, None], x[:, None], x[:, None])[0][:, 0]
+
+    assert "MODEL501" in codes(Landscape(Attending(0.1).train(), (X, X), F.mse_loss))
+    assert "MODEL501" not in codes(Landscape(Attending(0.0).train(), (X, X), F.mse_loss))
+
+
+def test_randomness_in_evaluation_mode_is_refused():
+    class Noisy(nn.Linear):
+        def forward(self, x):
+            return F.dropout(super().forward(x), 0.5, training=True)
+
+    with pytest.raises(InputError, match=r"same loss when evaluated twice.*remove the randomness"):
+        Landscape(Noisy(4, 2), DATA, F.mse_loss)
+
+
+def test_coupled_examples_are_found():
+    land = Landscape(mlp(nn.BatchNorm1d(6, track_running_stats=False), nn.Tanh()), DATA, F.mse_loss)
+    assert "DATA502" in codes(land)
+
+    def contrast(model, batch):
+        out = model(batch[0])
+        return F.cross_entropy(out @ out.T, torch.arange(len(out)))
+
+    assert "DATA502" in codes(Landscape(mlp(nn.Tanh()), DATA, contrast))
+
+
+def test_hooks_are_noted():
+    model = mlp(nn.Tanh())
+    handle = model[1].register_forward_hook(lambda *_: None)
+    assert codes(Landscape(model, DATA, F.mse_loss)) == ["MODEL503"]
+    handle.remove()
+    assert codes(Landscape(model, DATA, F.mse_loss)) == []
+
+
+def test_unused_parameters_are_those_without_gradient_here_and_nearby():
+    class Adapted(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.base, self.unused = nn.Linear(4, 2), nn.Linear(3, 3)
+            self.off = nn.Parameter(torch.ones(2))
+            self.down, self.up = nn.Parameter(torch.randn(4, 1)), nn.Parameter(torch.zeros(1, 2))
+
+        def forward(self, x):
+            return self.base(x) + x @ self.down @ self.up + 0.0 * self.off
+
+    land = Landscape(Adapted(), DATA, F.mse_loss)
+    assert [f.message for f in land.findings] == ["unused parameters: off, unused.weight, unused.bias"]
+    assert codes(land.restrict("base.*", "down", "up")) == []
+
+
+def test_a_model_that_works_in_place_does_not_change_the_data():
+    class Centered(nn.Linear):
+        def forward(self, x):
+            return super().forward(x.sub_(1.0).relu_())
+
+    x = X.clone()
+    land = Landscape(Centered(4, 2), (x, Y), F.mse_loss)
+    assert torch.equal(land.loss(), land.loss())
+    assert torch.equal(x, X)
+
+
+def test_restrict_frees_a_subset_at_the_same_point():
+    land = Landscape(mlp(nn.Tanh()), DATA, "gaussian")
+    part = land.restrict("2.*", "0.bias")
+    assert part.packing.names == ("0.bias", "2.weight", "2.bias")
+    assert part.dim == 6 + 14
+    assert part.loss() == land.loss()
+    torch.testing.assert_close(gradient(part), torch.cat([gradient(land)[24:30], gradient(land)[30:]]))
+    assert part.restrict("2.bias").dim == 2
+    assert Landscape(mlp(nn.Tanh()), DATA, "gaussian", params="2.*").packing == land.restrict("2.*").packing
+    assert len({land.fingerprint(), part.fingerprint(), land.restrict("2.*").fingerprint()}) == 3
+
+
+def test_at_takes_modules_names_and_vectors():
+    model = mlp(nn.BatchNorm1d(6), nn.Tanh()).eval()
+    land = Landscape(model, DATA, F.mse_loss)
+    other = copy.deepcopy(model)
+    with torch.no_grad():
+        other[0].weight.mul_(2)
+        other[1].running_mean.add_(3)
+    expected = F.mse_loss(other(X), Y).detach()
+    for weights in (other, other.state_dict()):
+        torch.testing.assert_close(land.at(weights).loss().float(), expected)
+        torch.testing.assert_close(land.restrict("3.*").at(weights).loss().float(), expected)
+    w = torch.zeros(land.dim)
+    assert torch.equal(land.at(w).center, w)
+    assert land.at(w).loss() == land.loss(w)
+    assert land.at(w).fingerprint() != land.fingerprint() == land.at(land.center).fingerprint()
+
+
+def test_works_without_gradients_in_inference_mode_and_with_another_default_dtype():
+    expected = Landscape(mlp(nn.Tanh()), DATA, "gaussian").loss()
+    for context in (torch.no_grad, torch.inference_mode):
+        with context():
+            land = Landscape(mlp(nn.Tanh()), DATA, "gaussian")
+        assert land.loss() == expected
+        assert torch.isfinite(gradient(land)).all()
+    model = mlp(nn.Tanh())
+    torch.set_default_dtype(torch.float64)
+    try:
+        assert Landscape(model, DATA, "gaussian").loss() == expected
+    finally:
+        torch.set_default_dtype(torch.float32)
+
+
+def test_fingerprints_tell_landscapes_apart():
+    def potential(power):
+        return Landscape.of_function(lambda w: (w**power).sum(), torch.zeros(2))
+
+    prints = [potential(2), potential(4), Landscape.of_function(lambda w: w.sum() ** 4, torch.zeros(2))]
+    labels = torch.zeros(40, dtype=torch.long)
+    prints += [Landscape(mlp(layer), DATA, F.mse_loss) for layer in (nn.Tanh(), nn.ReLU(), nn.LeakyReLU(0.1))]
+    prints += [Landscape(mlp(nn.LeakyReLU(0.2)), DATA, loss) for loss in (F.mse_loss, nn.MSELoss(), F.l1_loss)]
+    prints += [Landscape(mlp(), (X, labels), functools.partial(F.cross_entropy, label_smoothing=s)) for s in (0.1, 0.2)]
+    prints += [Landscape(mlp(), (X, labels), nn.CrossEntropyLoss(label_smoothing=s)) for s in (0.1, 0.2)]
+    assert len({land.fingerprint() for land in prints}) == len(prints)
+    assert potential(2).fingerprint() == potential(2).fingerprint()
+    land = Landscape(mlp(nn.Tanh()), DATA, F.mse_loss)
+    assert pickle.loads(pickle.dumps(land)).fingerprint() == land.fingerprint()
