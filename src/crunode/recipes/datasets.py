@@ -16,7 +16,7 @@ from torch import Tensor
 
 from crunode.errors import InputError
 
-__all__ = ["NAMES", "Images", "find_images", "load_images", "search_folders"]
+__all__ = ["NAMES", "Images", "data_summary", "find_images", "load_images", "search_folders"]
 
 NAMES = ("fashion-mnist", "mnist")
 """Data sets that `load_images` knows."""
@@ -86,6 +86,17 @@ def find_images(name: str, size: str = "small") -> Path | None:
         True
     """
     return next(_candidates(name, size), None)
+
+
+def data_summary() -> dict[str, str | None]:
+    """For each data set and size the file it is read from, or None.
+
+    Example:
+        >>> list(data_summary())
+        ['fashion-mnist small', 'fashion-mnist full', 'mnist small', 'mnist full']
+    """
+    found = {f"{name} {size}": find_images(name, size) for name in NAMES for size in ("small", "full")}
+    return {key: None if path is None else str(path) for key, path in found.items()}
 
 
 def load_images(name: str, size: str = "small", download: bool = False) -> Images:

@@ -1,0 +1,226 @@
+"""The command line: arguments in, one call of the library, words or JSON out."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import math
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any, cast
+
+import typer
+
+from crunode import __version__
+from crunode.errors import FINDINGS, CrunodeError, EstimationError, InputError
+
+__all__ = ["app", "main"]
+
+app = typer.Typer(
+    help="Learning coefficients of PyTorch models, with error bars.",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+)
+
+Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of words.")]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0 ok, 1 computed but not ok, 2 wrong usage or input.
+
+    Args:
+        arguments: The words after the command's name; those of the process by default.
+
+    Example:
+        >>> try:
+        ...     main(["--version"])
+        ... except SystemExit as end:
+        ...     end.code
+        crunode ...
+        0
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that lacks ± shall not end the program
+            stream.reconfigure(errors="replace")
+    # The parser's own class, whichever copy of it this version of typer carries.
+    usage_error = cast("type[Exception]", typer.BadParameter.__base__)
+    try:
+        code = app(words, prog_name="crunode", standalone_mode=False)
+    except CrunodeError as error:
+        _fail(type(error).__name__, str(error), words)
+        code = 1 if isinstance(error, EstimationError) else 2
+    except usage_error as error:
+        message = error.format_message() if hasattr(error, "format_message") else str(error)
+        _fail("UsageError", f"{message} Try: crunode --help", words)
+        code = 2
+    except (KeyboardInterrupt, typer.Abort):
+        _fail("Interrupted", "stopped; with --store the same command goes on where it stopped", words)
+        code = 130
+    raise SystemExit(code if isinstance(code, int) else 0)
+
+
+def _fail(kind: str, message: str, words: Sequence[str]) -> None:
+    if "--json" in words:
+        _print_json({"error": {"type": kind, "message": message}})
+    else:
+        print(f"error: {message}", file=sys.stderr)
+
+
+def _print_json(content: Any) -> None:
+    print(json.dumps(_finite(content), indent=1, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """`value` in JSON's own types; numbers that are not finite become null."""
+    if isinstance(value, Mapping):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+@contextlib.contextmanager
+def _quiet(as_json: bool) -> Iterator[None]:
+    """Findings are printed as words, so not as warnings too; with JSON nothing else may reach standard output."""
+    import warnings
+
+    from crunode.errors import DiagnosticWarning
+
+    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+        warnings.simplefilter("ignore", DiagnosticWarning)
+        if as_json:
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        yield
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        print(f"crunode {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def _root(
+    version: Annotated[bool, typer.Option("--version", callback=_version, is_eager=True, help="Version.")] = False,
+) -> None:
+    pass
+
+
+@app.command()
+def llc(
+    target: Annotated[str, typer.Argument(metavar="MODULE:FACTORY", help="A function that returns a Landscape.")],
+    weights: Annotated[Path | None, typer.Option(help="Weights to look at: .safetensors, or .pt with tensors.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="chains, draws, warmup, nbeta, precision, kernel, step, ..."),
+    ] = None,
+    store: Annotated[Path | None, typer.Option(help="Run folder to write to, or to resume.")] = None,
+    seed: Annotated[int, typer.Option(help="All randomness comes from it.")] = 0,
+    workers: Annotated[int, typer.Option(help="Processes to run chains in.")] = 1,
+    as_json: Json = False,
+) -> None:
+    """Estimate the local learning coefficient, e.g. crunode llc mypkg.exp:landscape --set chains=8."""
+    from crunode import Processes
+    from crunode import llc as estimate_llc
+    from crunode.recipes.loading import landscape_from, options_from, weights_from
+    from crunode.reporting.text import describe_estimate
+
+    with _quiet(as_json):
+        options = options_from(settings or ())
+        executor = Processes(workers) if workers != 1 else None
+        land = landscape_from(target)
+        if weights is not None:
+            land = land.at(weights_from(weights))
+        estimate = estimate_llc(land, seed=seed, store=store, executor=executor, on_failure="return", **options)
+    if as_json:
+        _print_json(estimate.to_dict())
+    else:
+        print(describe_estimate(estimate))
+    raise typer.Exit(0 if estimate.ok else 1)
+
+
+@app.command()
+def show(
+    folder: Annotated[Path, typer.Argument(metavar="DIR", help="A run folder, complete or not.")],
+    as_json: Json = False,
+) -> None:
+    """Summary, settings with their reasons, findings and status of a run folder."""
+    from crunode.reporting.text import describe_run, run_summary
+
+    summary = run_summary(folder)
+    if as_json:
+        _print_json(summary)
+    else:
+        print(describe_run(summary))
+
+
+@app.command()
+def explain(
+    code: Annotated[str | None, typer.Argument(help="A finding, such as LLC102; all of them when left out.")] = None,
+    as_json: Json = False,
+) -> None:
+    """What a finding means and what to do about it."""
+    if code is not None and code.upper() not in FINDINGS:
+        import difflib
+
+        near = difflib.get_close_matches(code.upper(), FINDINGS, n=3, cutoff=0.3) or list(FINDINGS)
+        raise InputError(f"expected the code of a finding, got {code!r}; nearest: {', '.join(near)}")
+    kinds = list(FINDINGS.values()) if code is None else [FINDINGS[code.upper()]]
+    if as_json:
+        found = [dict(vars(kind)) for kind in kinds]
+        _print_json(found if code is None else found[0])
+    elif code is None:
+        print("\n".join(f"{kind.code:<9} {kind.severity:<8} {kind.title}" for kind in kinds))
+    else:
+        (kind,) = kinds
+        print(f"{kind.code} {kind.title} ({kind.severity})\n\n{kind.meaning}\n\nWhat to do: {kind.remedy}")
+
+
+@app.command()
+def doctor(as_json: Json = False) -> None:
+    """Versions, devices, threads, extras and data sets of this installation."""
+    from crunode.reporting.environment import environment
+
+    found: dict[str, Any] = environment()
+    try:
+        from crunode.recipes.datasets import data_summary
+    except ImportError as error:
+        found["data"] = {"error": str(error)}
+    else:
+        found["data"] = data_summary()
+    if as_json:
+        _print_json(found)
+        return
+    print(f"crunode {found['crunode']}, Python {found['python']}, {found['platform']}")
+    print("packages  " + ", ".join(f"{k} {v or 'MISSING'}" for k, v in found["packages"].items()))
+    print("devices   " + ", ".join(found["devices"]))
+    print("threads   " + ", ".join(f"{k} {v}" for k, v in found["threads"].items()))
+    for name, extra in found["extras"].items():
+        state = "present" if extra["present"] else f"missing {', '.join(extra['missing'])}"
+        hint = "" if extra["present"] else f"; pip install 'crunode[{name}]'"
+        print(f"extra     {name}: {state} ({extra['purpose']}{hint})")
+    for name, where in found["data"].items():
+        print(f"data      {name}: {where or 'not found'}")
+
+
+@app.command()
+def demo(
+    store: Annotated[Path, typer.Option(help="Folder for run folders and pictures.")],
+    as_json: Json = False,
+) -> None:
+    """Train a small network, estimate its coefficient and three known ones, draw pictures."""
+    from crunode.recipes.demo import run_demo
+
+    with _quiet(as_json):
+        result = run_demo(store)
+    if as_json:
+        _print_json(result)
+    raise typer.Exit(0 if result["ok"] else 1)
