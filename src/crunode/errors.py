@@ -83,8 +83,8 @@ _KINDS = [
         "no single scale",
         "warning",
         "The estimate changes strongly with nbeta over the ladder, so no one exponent describes the loss at this "
-        "resolution. The value at the largest conventional nbeta = n / log n is reported, and the change is in the "
-        "systematic error.",
+        "resolution; a change of the precision would move it likewise. The value at the conventional nbeta = n / log n "
+        "is reported, and half the change between the levels beside it is in the systematic error.",
         "Compare estimates only at equal nbeta and precision, or use more data.",
     ),
     FindingKind(

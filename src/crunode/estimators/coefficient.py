@@ -16,7 +16,7 @@ from crunode.core.landscape import Landscape
 from crunode.core.result import Draws, Estimate, Finding
 from crunode.core.store import save_estimate
 from crunode.errors import DiagnosticWarning, EstimationError, InputError
-from crunode.estimators.extrapolate import Extrapolation, extrapolate, is_growing
+from crunode.estimators.extrapolate import Extrapolation, extrapolate, growth
 from crunode.sampling.diagnostics import drift, ess, mcse_mean, split_rhat
 from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.run import sample
@@ -167,17 +167,14 @@ def _estimate(draws: Draws, findings: tuple[Finding, ...] = ()) -> Estimate:
         terms["temperature"] = fit.spread
         if noisy and fit.noise_slope > 0:
             terms["label_noise"] = math.sqrt((kappa or 1.0) * levels[0] / n * max(value, 0.0) / 2)
-        if is_growing(levels, [r["value"] for r in rows], _GROWTH_LIMIT):
-            beside = rows[max(rows.index(nearest) - 1, 0)], rows[min(rows.index(nearest) + 1, len(rows) - 1)]
-            terms["temperature"] = abs(beside[1]["value"] - beside[0]["value"]) / 2
+        # What label noise takes away is put back before asking whether the rest settles.
+        settled = [r["value"] + fit.noise_slope * r["nbeta"] / n for r in rows]
+        if growth(levels, settled) > _GROWTH_LIMIT:
+            here = rows.index(nearest)
             value, se = nearest["value"], nearest["se"]
-            low, high = rows[0], rows[-1]
-            seen.append(
-                Finding.of(
-                    "LLC103",
-                    f"{low['value']:.3g} at nbeta {low['nbeta']:.3g} but {high['value']:.3g} at {high['nbeta']:.3g}",
-                )
-            )
+            terms["temperature"] = abs(settled[min(here + 1, len(rows) - 1)] - settled[max(here - 1, 0)]) / 2
+            ends = f"{settled[0]:.3g} at nbeta {levels[0]:.3g} but {settled[-1]:.3g} at {levels[-1]:.3g}"
+            seen.append(Finding.of("LLC103", ends))
     else:
         value, se = nearest["value"], nearest["se"]
         # λ̂ − Var(nβ L) is the derivative of λ̂ in log nβ: how far the answer moves when nβ grows by a factor e.

@@ -16,11 +16,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
-__all__ = ["LAWS", "Extrapolation", "extrapolate"]
+__all__ = ["LAWS", "Extrapolation", "extrapolate", "growth"]
 
 LAWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "none": lambda t: np.zeros_like(t),
@@ -31,11 +30,21 @@ LAWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "1/(log t + 8)": lambda t: 1 / (np.log(t) + 8),
 }
 
-# Prior width of the finite-temperature correction at the coldest level, relative to the largest estimate. Without label
+# Prior weights: no correction, a power and a logarithm are equally likely, whatever the number of variants of each.
+_PRIOR = {
+    "none": 1 / 3,
+    "t^-1/2": 1 / 6,
+    "t^-1/4": 1 / 6,
+    "1/log t": 1 / 9,
+    "1/(log t + 3)": 1 / 9,
+    "1/(log t + 8)": 1 / 9,
+}
+
+# Prior width of the finite-temperature correction at the hottest level, relative to the largest estimate. Without label
 # noise a ladder shows the correction by itself, and the prior only keeps a coarse one from extrapolating wildly. With
 # noise the two effects bend the ladder in opposite directions and can hardly be told apart: the prior is then narrower.
 _WIDTH = 0.5
-_WIDTH_NOISY = 0.08
+_WIDTH_NOISY = 0.1
 
 
 @dataclass(frozen=True)
@@ -85,7 +94,7 @@ def extrapolate(
     stretch = max(1.0, min(fit.misfit for fit in fits) / freedom)
     if stretch > 1:
         fits = [_fit(law(t), t / n, y, sigma * math.sqrt(stretch), scale, noisy) for law in LAWS.values()]
-    evidence = np.array([fit.log_evidence for fit in fits])
+    evidence = np.array([fit.log_evidence + math.log(_PRIOR[law]) for law, fit in zip(LAWS, fits, strict=True)])
     weights = np.exp(evidence - evidence.max())
     weights /= weights.sum()
     values = np.array([fit.value for fit in fits])
@@ -113,7 +122,7 @@ def _fit(law: np.ndarray, beta: np.ndarray, y: np.ndarray, sigma: np.ndarray, sc
 
     For each size a on a grid the best λ and b ≥ 0 are found by weighted least squares; the grid is then summed.
     """
-    shape = law / law[-1] if law.any() else law
+    shape = law / law[0] if law.any() else law
     width = (_WIDTH_NOISY if noisy else _WIDTH) * scale
     sizes = np.linspace(0, 6 * width, 241) if law.any() else np.zeros(1)
     level = np.ones_like(y) / sigma
@@ -137,9 +146,13 @@ def _fit(law: np.ndarray, beta: np.ndarray, y: np.ndarray, sigma: np.ndarray, sc
     return _Fit(mean, total, float(weight @ slope), float(misfit.min()), log_evidence)
 
 
-def is_growing(nbeta: Sequence[float], value: Sequence[float], limit: float) -> bool:
-    """True when the estimate grows by more than the factor `limit` per doubling of nbeta all along the ladder."""
-    return all(
-        b > 0 and (a <= 0 or math.log(b / a) / math.log(t / s) * math.log(2) > math.log(limit))
-        for (a, b), (s, t) in zip(pairwise(value), pairwise(nbeta), strict=True)
-    )
+def growth(nbeta: Sequence[float], value: Sequence[float]) -> float:
+    """Factor by which the estimate grows per doubling of nbeta, from the first to the last level.
+
+    Example:
+        >>> round(growth([100.0, 400.0], [1.0, 2.0]), 3)
+        1.414
+    """
+    if value[0] <= 0 or value[-1] <= 0:
+        return math.inf if value[-1] > 0 else 1.0
+    return float(2 ** (math.log(value[-1] / value[0]) / math.log(nbeta[-1] / nbeta[0])))

@@ -9,7 +9,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crunode.core.landscape import Landscape
 from crunode.core.rng import NoiseStream, derived_seed
 from crunode.errors import EstimationError
 from crunode.sampling.engine import Engine
@@ -27,15 +26,14 @@ class Pilot:
         steps: Steps found.
         accept: Mean acceptance over the second half.
         signal: nβ times the mean excess loss over the second half: a rough learning coefficient.
-        noise: κ = E[δ²]/(2E[δ]) over single-example loss differences at the last positions of the first level; None
-            without per-example losses or without a positive mean.
+        last: Last positions of the chains at the first level.
     """
 
     nbeta: tuple[float, ...]
     steps: tuple[float, ...]
     accept: tuple[float, ...]
     signal: tuple[float, ...]
-    noise: float | None
+    last: Tensor
 
 
 def pilot(
@@ -95,8 +93,8 @@ def pilot(
         )
     found = torch.stack(steps).mean(0).exp()
     signal = torch.stack(signals).mean(0) * torch.tensor(levels, dtype=torch.float64)
-    noise = _noise(land, state.w[:chains])
-    return Pilot(levels, tuple(found.tolist()), tuple(accept.tolist()), tuple(signal.tolist()), noise)
+    last = state.w[:chains]
+    return Pilot(levels, tuple(found.tolist()), tuple(accept.tolist()), tuple(signal.tolist()), last)
 
 
 class _Joint:
@@ -139,15 +137,3 @@ def first_step(posterior: Posterior, nbeta: float, seed: int) -> float:
         if not curvature > 0:
             break
     return 0.1 / (nbeta * curvature + max(precision, 1e-3))
-
-
-def _noise(land: Landscape, w: Tensor, rows: int = 4096) -> float | None:
-    if not land.pointwise:
-        return None
-    base = land.losses()
-    stacked = [(land.losses(row) - base).double()[:rows] for row in w]
-    difference = torch.stack(stacked)
-    mean = float(difference.mean())
-    if not mean > 0:
-        return None
-    return float(difference.square().mean()) / (2 * mean)

@@ -100,13 +100,14 @@ def tune(
     """Fill in whatever is None, from short pilot chains; what is given stays.
 
     - *kernel*: HMC on all data where a full gradient is cheap, otherwise SGLD on minibatches.
-    - *precision*: γ = 1/mean(w*²), so that the prior is as wide as the weights, but at most a hundredth of the typical
-      curvature nβ Tr(H²)/Tr(H) of the loss, so that it holds no direction that the loss holds; 1 where weights vanish.
+    - *precision*: a share of the typical curvature nβ Tr(H²)/Tr(H) of the loss, so that the prior holds no direction
+      that the loss holds. With exact kernels a hundredth, or 1/mean(w*²) if that is less; with minibatch kernels, whose
+      chains cross the prior in some 1/share steps, a twentieth. Without curvature 1/mean(w*²); without weights, 1.
     - *nbeta*: a ladder around n/(κ log n). κ = E[δ²]/(2E[δ]) over loss differences δ_i(w) of single examples is 1
       for a log-likelihood at its truth, and near 0 without label noise, where lower temperatures see more.
     - *step*: by stochastic approximation of the Metropolis acceptance at each level: 0.8 for HMC trajectories, 0.9
       for the Langevin proposals of unadjusted kernels.
-    - *batch*: enlarged until the predicted heating is below 5 % of the loss signal.
+    - *batch*: enlarged until the predicted heating is below a tenth of the signal.
 
     Args:
         posterior: The target, with anything left None to choose.
@@ -141,7 +142,7 @@ def _tune(
     kernel = _kernel(land, kernel, reasons)
     curvature = _curvature(_subset(land, _PILOT_ROWS, seed), seed)
     measures["curvature_trace"], measures["curvature_square"] = curvature
-    precision = _precision(posterior, curvature, reasons)
+    precision = _precision(posterior, kernel, curvature, reasons)
     if isinstance(posterior.prior, Gaussian):
         posterior = replace(posterior, prior=replace(posterior.prior, precision=precision))
     small = land if kernel.metropolis else _subset(land, _PILOT_ROWS, seed)
@@ -152,7 +153,7 @@ def _tune(
     if posterior.nbeta is None:
         base = replace(posterior, landscape=small, nbeta=wbic_nbeta(land.n))
         first = pilot(base, guide, chains=4, target=target, seed=seed, layout=layout)
-        levels = _ladder(land, first, reasons, measures)
+        levels = _ladder(land, _label_noise(_subset(land, 4 * _PILOT_ROWS, seed + 2), first), reasons, measures)
     else:
         levels = posterior.levels
         reasons["nbeta"] = "as asked"
@@ -168,15 +169,14 @@ def _tune(
         reasons["step"] = "as asked"
     if not kernel.metropolis:
         kernel = _batch(land, posterior, levels, kernel, first, seed, reasons, measures)
-    chains = chains or _chains(land, kernel)
-    full = isinstance(kernel, HMC)
+    count, kept, discarded = _lengths(land, kernel)
     return Plan(
         levels,
         precision,
         kernel,
-        chains,
-        draws or (500 if full else 1500),
-        warmup if warmup is not None else (150 if full else 500),
+        chains or count,
+        draws or kept,
+        discarded if warmup is None else warmup,
         reasons,
         measures,
         tuple(findings),
@@ -195,28 +195,48 @@ def _kernel(land: Landscape, kernel: Any, reasons: dict[str, str]) -> Any:
     return SGLD()
 
 
-def _precision(posterior: Posterior, curvature: tuple[float, float], reasons: dict[str, str]) -> float | None:
+def _precision(
+    posterior: Posterior, kernel: Any, curvature: tuple[float, float], reasons: dict[str, str]
+) -> float | None:
     if isinstance(posterior.prior, Flat):
         return None
     if posterior.prior.precision is not None:
         reasons["precision"] = "as asked"
         return posterior.prior.precision
     square = float(posterior.landscape.center.double().square().mean())
+    trace, trace_square = curvature
+    typical = wbic_nbeta(posterior.landscape.n) * trace_square / trace if trace > 0 else 0.0
+    if not kernel.metropolis and typical * square > 1e-2:
+        reasons["precision"] = "a twentieth of the typical curvature of the loss times n / log n, so that chains mix"
+        return 0.05 * typical
     if square < 1e-4:
         reasons["precision"] = "1, as the weights at the center are zero or nearly so"
         return 1.0
-    trace, trace_square = curvature
-    loss_part = 0.01 * wbic_nbeta(posterior.landscape.n) * trace_square / trace if trace > 0 else math.inf
-    if 0 < loss_part < 1.0 / square:
-        reasons["precision"] = "a hundredth of the typical curvature of the loss, times n / log n"
-        return loss_part
+    if 0 < 0.01 * typical < 1.0 / square:
+        reasons["precision"] = "a hundredth of the typical curvature of the loss times n / log n"
+        return 0.01 * typical
     reasons["precision"] = "one over the mean square of the weights: the prior is as wide as they are"
     return 1.0 / square
 
 
-def _ladder(land: Landscape, first: Pilot, reasons: dict[str, str], measures: dict[str, Any]) -> tuple[float, ...]:
+def _label_noise(land: Landscape, first: Pilot) -> float | None:
+    """κ = E[δ²]/(2E[δ]) over loss differences of single examples at the pilot's last positions.
+
+    The examples are others than the pilot's where there are many, since its own are partly fitted. None without
+    per-example losses or without a positive mean.
+    """
+    if not land.pointwise:
+        return None
+    base = land.losses()
+    difference = torch.stack([(land.losses(row) - base).double() for row in first.last])
+    mean = float(difference.mean())
+    return float(difference.square().mean()) / (2 * mean) if mean > 0 else None
+
+
+def _ladder(
+    land: Landscape, kappa: float | None, reasons: dict[str, str], measures: dict[str, Any]
+) -> tuple[float, ...]:
     base = wbic_nbeta(land.n)
-    kappa = first.noise
     measures["label_noise"] = kappa
     if kappa is not None and kappa < 0.25:
         reasons["nbeta"] = f"little label noise (κ = {kappa:.2g}): a ladder from n / log n upward"
@@ -247,18 +267,24 @@ def _batch(
         reasons["batch"] = "as asked"
         return replace(kernel, batch=min(kernel.batch, rows))
     batch = min(256, rows)
-    signal = max(first.signal[-1], 1.0) if first is not None else math.inf
+    # The pilot's signal may be low, since the center is no minimum of its few examples; the number of directions that
+    # carry the curvature bounds it from below.
+    trace, square = measures["curvature_trace"], measures["curvature_square"]
+    signal = max(0.5 * trace**2 / square if square > 0 else 0.0, 1.0, *(first.signal if first is not None else ()))
     step = kernel.step[-1] if isinstance(kernel.step, tuple) else kernel.step
-    while batch < rows and step * levels[-1] ** 2 * noise / (8 * batch) > 0.05 * signal:
+    while batch < rows and step * levels[-1] ** 2 * noise / (8 * batch) > 0.1 * signal:
         batch = min(2 * batch, rows)
-    reasons["batch"] = "256" if batch == 256 else f"{batch}, so that minibatch noise heats by less than 5 %"
+    reasons["batch"] = "256" if batch == 256 else f"{batch}, so that minibatch noise heats by less than a tenth"
     return replace(kernel, batch=batch)
 
 
-def _chains(land: Landscape, kernel: Any) -> int:
-    if not isinstance(kernel, HMC | MALA):
-        return 4
-    return int(2 ** min(max(round(math.log2(3e5 / (land.data.rows * land.dim))), 2), 9))
+def _lengths(land: Landscape, kernel: Any) -> tuple[int, int, int]:
+    """Chains per level, kept draws and warm-up: more of each where gradients are cheap."""
+    if isinstance(kernel, HMC):
+        work = land.data.rows * land.dim
+        chains = int(2 ** min(max(round(math.log2(3e5 / work)), 2), 8))
+        return (chains, 1000, 400) if work < 1e4 else (chains, 500, 150)
+    return (4, 2000, 500)
 
 
 def _subset(land: Landscape, rows: int, seed: int) -> Landscape:
