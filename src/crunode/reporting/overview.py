@@ -36,12 +36,9 @@ def plot_overview(rows: Sequence[Mapping[str, Any]], landscape: Landscape, estim
     _draw_slice(figure, slice_axes, landscape)
     draw_levels(level_axes, estimate)
     half = landscape.dim / 2
-    level_axes.set_title(
-        f"Its coefficient, far below d/2 = {half:,.0f}" if estimate.value < half / 2 else "Its coefficient",
-        fontsize=10,
-        loc="left",
-        color=STYLE["ink"],
-    )
+    title = f"Its coefficient, far below d/2 = {half:,.0f}" if estimate.value < half / 2 else "Its coefficient"
+    title += "" if estimate.ok else " (not ok)"
+    level_axes.set_title(title, fontsize=10, loc="left", color=STYLE["ink"])
     _draw_exact(exact_axes, [row for row in rows if row["exact"] is not None])
     return figure
 
@@ -124,7 +121,9 @@ def _draw_exact(axes: Any, rows: Sequence[Mapping[str, Any]]) -> None:
         furthest = max(furthest, abs(ratio - 1) + error)
         axes.errorbar(ratio, place, xerr=error, **bar)
         text = f"{row['name']}\n{row['value']:.3g} ± {row['error']:.2g}, exact {row['exact']}"
-        axes.annotate(text, (1, place), (0, 9), textcoords="offset points", fontsize=8, ha="center", va="bottom")
+        place_text = {"textcoords": "offset points", "fontsize": 8, "ha": "center", "va": "bottom"}
+        box = {"facecolor": "white", "edgecolor": "none", "pad": 1}
+        axes.annotate(text, (1, place), (0, 9), bbox=box, **place_text)
     axes.set_xlim(1 - 1.3 * furthest, 1 + 1.3 * furthest)
     axes.set_ylim(-0.5, len(rows) - 0.2)
     plain_axes(axes, "Estimates against exact values (bar: all errors)", "estimate / exact value", "")

@@ -75,7 +75,8 @@ def run_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
 def describe_run(summary: Mapping[str, Any]) -> str:
     """The result of `run_summary` in words."""
     progress = summary["progress"]
-    parts = [f"{p['done']} of {p['of'] if p['of'] is not None else '?'} {kind} steps" for kind, p in progress.items()]
+    words = {"warmup": "warm-up steps", "draws": "draws"}
+    parts = [f"{p['done']} of {p['of'] if p['of'] is not None else '?'} {words[k]}" for k, p in progress.items()]
     lines = [f"run folder {summary['folder']}", f"status     {summary['status']}, seed {summary['seed']}"]
     if summary["status"] != "complete":
         lines.append(f"           {summary['chains']} chains, each at least {' and '.join(parts)}")
