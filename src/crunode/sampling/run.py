@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -103,11 +104,15 @@ def sample(
     nbeta = [level for level in posterior.levels for _ in range(plan.chains)]
     size = {"n": posterior.landscape.n, "dim": posterior.landscape.dim}
     spec = {"asked": asked, **size, **plan.spec(), "nbeta_per_chain": nbeta}
+    steps = _steps(kernel, len(posterior.levels))
     groups, chosen = _groups(posterior, kernel, list(ids), layout, executor)
     handle = None
     if store is not None:
         handle = RunStore.create(store, spec=spec, groups=groups, seed=seed, provenance=provenance())
-        groups = handle.groups
+        if handle.groups != groups:
+            groups = handle.groups
+            stored = "batched" if max(map(len, groups)) > 1 else "sequential"
+            chosen = {"layout": stored, "why": "the run folder was begun so"}
     jobs = [
         Group(
             posterior,
@@ -115,7 +120,7 @@ def sample(
             index,
             members,
             [nbeta[c] for c in members],
-            [_steps(kernel, len(posterior.levels))[c // plan.chains] for c in members],
+            [steps[c // plan.chains] for c in members],
             plan.warmup,
             plan.draws,
             seed,
@@ -127,8 +132,13 @@ def sample(
         )
         for index, members in enumerate(groups)
     ]
-    outcomes = list(executor.map(run_group, jobs))
-    return _collect(outcomes, jobs, {**spec, "layout": chosen}, np.array(nbeta), plan, handle)
+    spec["layout"] = chosen
+    if handle is None:
+        return _collect(list(executor.map(run_group, jobs)), spec, plan, None)
+    if handle.status == "complete":
+        return replace(handle.draws(), spec=spec)
+    with handle:  # an error lets go of the folder, so that the run can be continued while its traceback lives on
+        return _collect(list(executor.map(run_group, jobs)), spec, plan, handle)
 
 
 def kernel_spec(kernel: Any) -> dict[str, Any]:
@@ -183,27 +193,23 @@ def _groups(
     return groups, {"layout": layout, "why": why}
 
 
-def _collect(
-    outcomes: list[Outcome],
-    jobs: list[Group],
-    spec: dict[str, Any],
-    nbeta: np.ndarray,
-    plan: Plan,
-    handle: RunStore | None,
-) -> Draws:
-    failed = sorted(pair for outcome in outcomes for pair in outcome.failed)
+def _collect(outcomes: list[Outcome], spec: dict[str, Any], plan: Plan, handle: RunStore | None) -> Draws:
+    nbeta = np.array(spec["nbeta_per_chain"])
+    if handle is None:
+        arrays, warmup = _merge([o.arrays for o in outcomes]), _merge([o.warmup for o in outcomes])
+    else:
+        arrays, warmup = handle.read()
+    failed = dict(pair for outcome in outcomes for pair in outcome.failed)
+    for source in (arrays, warmup):
+        # A group that ended non-finite in an earlier call has nothing left to run, and reports nothing.
+        bad = ~np.isfinite(source["excess"]).all(1) if "excess" in source else np.zeros(0, bool)
+        failed = {**{int(chain): plan.warmup + plan.draws for chain in np.flatnonzero(bad)}, **failed}
     findings: tuple[Finding, ...] = plan.findings
     if failed:
-        chains = ", ".join(str(chain) for chain, _ in failed)
-        findings += (Finding.of("MC204", f"chain {chains} of {len(nbeta)} by step {failed[0][1]}"),)
+        chains = ", ".join(map(str, sorted(failed)))
+        findings += (Finding.of("MC204", f"chain {chains} of {len(nbeta)} by step {min(failed.values())}"),)
     if handle is not None:
-        if not failed:
-            handle.finish("complete", findings=findings)
-        else:
-            handle.finish("failed", findings=findings)
-        arrays, warmup = handle.read()
-    else:
-        arrays, warmup = _merge([o.arrays for o in outcomes]), _merge([o.warmup for o in outcomes])
+        handle.finish("failed" if failed else "complete", findings=findings)
     arrays = arrays or {"excess": np.full((len(nbeta), 0), np.nan)}
     draws = Draws(arrays, warmup, nbeta, spec, findings, provenance())
     if failed:
