@@ -8,6 +8,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
+import crunode as cr
 from crunode.core.landscape import Landscape
 from crunode.errors import InputError
 
@@ -207,6 +208,16 @@ def test_a_scalar_mean_is_accepted_but_not_where_single_losses_are_needed():
     torch.testing.assert_close(land.loss(), Landscape(net(), (X, REAL), F.mse_loss).loss())
     with pytest.raises(InputError, match=r"expected one loss per example, got a scalar.*return a vector"):
         land.losses()
+
+
+@pytest.mark.filterwarnings("ignore::crunode.DiagnosticWarning")
+@pytest.mark.parametrize(("kernel", "layout"), [("MALA", "batched"), ("MALA", "sequential"), ("SGLD", "sequential")])
+def test_a_scalar_mean_is_enough_for_llc(kernel, layout):
+    kernel = cr.MALA(1e-4) if kernel == "MALA" else cr.SGLD(1e-4, 8)
+    options = {"kernel": kernel, "layout": layout, "nbeta": 9.0, "precision": 1.0, "chains": 2, "draws": 5, "warmup": 1}
+    scalar = cr.llc(net(), (X, REAL), lambda model, batch: F.mse_loss(model(batch[0]), batch[1]), **options)
+    single = cr.llc(net(), (X, REAL), F.mse_loss, **options)
+    assert scalar.value == pytest.approx(single.value, rel=1e-3, abs=1e-5)
 
 
 def test_a_loss_module_is_used_as_it_is_and_left_as_it_is():
