@@ -231,7 +231,10 @@ FOLDERS = {
     "edited": (lambda run: edited(run / "manifest.json", seed=7), "does not have the sha256 that it states"),
     "another version": (lambda run: edited(run / "manifest.json", version=99), "got format .* version 99"),
     "truncated": (lambda run: [os.truncate(p, 40) for p in run.rglob("*.safetensors")], "truncated|corrupt|bytes"),
-    "file missing": (lambda run: [p.unlink() for p in run.rglob("*.safetensors")], "No such file.*Restore it from a copy|expected"),
+    "file missing": (
+        lambda run: [p.unlink() for p in run.rglob("*.safetensors")],
+        "No such file.*Restore it from a copy|expected",
+    ),
 }
 
 
