@@ -112,17 +112,22 @@ class BatchStream:
         self._seed, self._chains, self._n, self._batch = seed, list(chains), n, batch
         self._device = device
         self._per_epoch = max(1, n // batch)
-        self._epoch: int | None = None
+        # As with noise, shuffles are drawn some at a time: seeding a generator costs as much as a small shuffle.
+        self._epochs = max(1, BLOCK // n)
+        self._block: int | None = None
         self._order = torch.empty(0, dtype=torch.int64)
 
     def at(self, step: int) -> Tensor:
         """Indices of the minibatch of each chain at `step`, shape (chain, batch)."""
         epoch, position = divmod(step, self._per_epoch)
-        if epoch != self._epoch:
+        block, epoch = divmod(epoch, self._epochs)
+        if block != self._block:
             generator = torch.Generator()
-            rows = []
-            for chain in self._chains:
-                generator.manual_seed(derived_seed(self._seed, 1 << 20, chain, epoch))
-                rows.append(torch.randperm(self._n, generator=generator))
-            self._order, self._epoch = torch.stack(rows).to(self._device), epoch
-        return self._order[:, position * self._batch : (position + 1) * self._batch]
+            order = torch.empty(len(self._chains), self._epochs * self._n, dtype=torch.int64)
+            for row, chain in zip(order, self._chains, strict=True):
+                generator.manual_seed(derived_seed(self._seed, 1 << 20, chain, block))
+                for part in row.split(self._n):
+                    torch.randperm(self._n, generator=generator, out=part)
+            self._order, self._block = order.to(self._device), block
+        start = epoch * self._n + position * self._batch
+        return self._order[:, start : start + self._batch]

@@ -2,23 +2,22 @@
 
 from __future__ import annotations
 
+import math
 import time
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import grad_and_value, vmap
 
-from crunode.core.data import leaves
+from crunode.core.data import leaves, map_tree
 from crunode.core.landscape import Landscape
 from crunode.core.rng import BatchStream
+from crunode.sampling.evaluate import Evaluator
 from crunode.sampling.posterior import Posterior
 
 __all__ = ["Engine", "choose_layout"]
-
-Evaluate = Callable[[Tensor, Any], tuple[Tensor, Tensor]]
 
 
 class Engine:
@@ -50,28 +49,24 @@ class Engine:
     ) -> None:
         land = posterior.landscape
         self.land, self.layout = land, layout
-        self.nbeta = nbeta.to(land.device, land.packing.dtype).reshape(-1, 1)
+        self.nbeta = nbeta.to(land.device, land.packing.dtype).reshape(-1)
         self.center, self.mean, self.precision = land.center, posterior.mean, posterior.precision
         self.batch = None if batch is None or batch >= land.data.rows else batch
-        self._rows = land.data.rows
+        self._base = land.losses() if land.pointwise else None
         size = self.batch if land.data.stacked else 1
         self._batches = (
-            BatchStream(seed, chains, n=self._rows, batch=size, device=land.device) if self.batch and size else None
+            BatchStream(seed, chains, n=land.data.rows, batch=size, device=land.device) if self.batch and size else None
         )
-        self._base = land.losses() if land.pointwise else None
-        self._step = 0
-        function = grad_and_value(self._objective)
         self._chunk = land.chunk_rows(len(chains))
-        self._evaluate: Evaluate = function if layout == "sequential" else vmap(function, in_dims=(0, 0))
-        self._evaluate_shared: Evaluate = function if layout == "sequential" else vmap(function, in_dims=(0, None))
-        if compiled:
-            self._evaluate = torch.compile(self._evaluate)
-            self._evaluate_shared = torch.compile(self._evaluate_shared)
+        self._evaluate = Evaluator(land, self.nbeta, layout, shared=self._batches is None, compiled=compiled)
+        self._gather = _Gather(land, self._base, layout)
+        self._step = 0
+        self._offset: tuple[Tensor, int, Tensor] | None = None
 
-    def _objective(self, w: Tensor, content: tuple[Any, Tensor | None]) -> Tensor:
-        batch, base = content
-        losses = self.land.batch_losses(w, batch)
-        return losses.mean() if base is None else (losses - base).mean()
+    @property
+    def why_not_replayed(self) -> str:
+        """Why the gradient runs without being recorded; empty when it is replayed."""
+        return self._evaluate.why
 
     def at_step(self, step: int) -> Engine:
         """Move on to the minibatch of `step`."""
@@ -80,62 +75,70 @@ class Engine:
 
     def __call__(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """(∇U, excess) for positions `w` (chain, dim): gradients (chain, dim) and loss differences (chain,)."""
-        gradient, excess = self._full(w) if self._batches is None else self._minibatch(w)
-        gradient = gradient.mul(self.nbeta)
+        point = w if self.layout == "batched" else w[0]
+        gradient, excess = self._full(point) if self._batches is None else self._minibatch(point)
+        if self.layout != "batched":
+            gradient, excess = gradient[None], excess[None]
         if self.precision:
-            gradient.add_(w, alpha=self.precision).sub_(self.mean, alpha=self.precision)
+            gradient.add_(self.offset(w) if self.mean is self.center else w - self.mean, alpha=self.precision)
         return gradient, excess
+
+    def offset(self, w: Tensor) -> Tensor:
+        """The offset w − w*, computed once for as long as `w` does not change; not to be changed."""
+        if self._offset is None or self._offset[0] is not w or self._offset[1] != w._version:
+            self._offset = (w, w._version, w - self.center)
+        return self._offset[2]
 
     def energy(self, w: Tensor, excess: Tensor) -> Tensor:
         """U(w) up to a constant, in float64 so that differences survive."""
-        loss_part = self.nbeta[:, 0].double() * excess.double()
+        loss_part = self.nbeta.double() * excess.double()
         if not self.precision:
             return loss_part
         return loss_part + 0.5 * self.precision * (w - self.mean).square().sum(1, dtype=torch.float64)
 
     def _minibatch(self, w: Tensor) -> tuple[Tensor, Tensor]:
         assert self._batches is not None
-        index = self._batches.at(self._step)
-        if self.layout == "batched":
-            content = (self.land.data.take(index), None if self._base is None else self._base[index])
-            return self._paired(w, content, self._evaluate)
-        data = self.land.data
-        base = self._base[index[0]] if self._base is not None and data.stacked else None
-        gradient, value = self._paired(w[0], (data.take(index[0]), base), self._evaluate)
-        return gradient[None], value[None]
-
-    def _paired(self, w: Tensor, content: tuple[Any, Tensor | None], evaluate: Evaluate) -> tuple[Tensor, Tensor]:
-        gradient, value = evaluate(w, content)
-        if content[1] is None:
-            with torch.no_grad():
-                base = self._objective if w.ndim == 1 else vmap(self._objective, in_dims=(None, 0))
-                value = value - base(self.center, content)
-        return gradient, value
+        return self._evaluate(w, *self._gather(self._batches.at(self._step)))
 
     def _full(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        if self.layout == "batched":
-            return self._full_pass(w, self._evaluate_shared)
-        gradient, value = self._full_pass(w[0], self._evaluate_shared)
-        return gradient[None], value[None]
-
-    def _full_pass(self, w: Tensor, evaluate: Evaluate) -> tuple[Tensor, Tensor]:
-        gradient, excess, start = None, None, 0
+        gradient, excess, start, rows = None, None, 0, self.land.data.rows
         for batch in self.land.data.passes(self._chunk):
             size = leaves(batch)[0].shape[0]
-            base = None if self._base is None else self._base[start : start + size]
-            g, e = evaluate(w, (batch, base))
-            if base is None:
-                with torch.no_grad():
-                    e = e - self._objective(self.center, (batch, None))
+            g, e = self._evaluate(w, batch, None if self._base is None else self._base[start : start + size])
             start += size
-            if size == self._rows:
+            if size == rows:
                 return g, e
-            share = size / self._rows
-            gradient = g * share if gradient is None else gradient.add_(g, alpha=share)
+            share = size / rows
+            gradient = g.mul_(share) if gradient is None else gradient.add_(g, alpha=share)
             excess = e * share if excess is None else excess + e * share
         assert gradient is not None
         assert excess is not None
         return gradient, excess
+
+
+class _Gather:
+    """Examples of minibatches, and their losses at the center, copied into memory that is used again at each step."""
+
+    def __init__(self, land: Landscape, base: Tensor | None, layout: str) -> None:
+        self.data, self.base, self.batched = land.data, base, layout == "batched"
+        self.tree = next(iter(land.data.passes(land.data.rows))) if land.data.stacked else None
+        self.into: dict[int, Tensor] = {}
+
+    def __call__(self, index: Tensor) -> tuple[Any, Tensor | None]:
+        """The examples at `index` (chain, batch); without the chain axis unless chains are batched."""
+        if self.tree is None:
+            return self.data.take(index[0]), None
+        shape = index.shape if self.batched else index.shape[1:]
+        index = index.reshape(-1)
+        base = None if self.base is None else self._rows(self.base, index, shape)
+        return map_tree(lambda t: self._rows(t, index, shape), self.tree), base
+
+    def _rows(self, tensor: Tensor, index: Tensor, shape: torch.Size) -> Tensor:
+        into = self.into.get(id(tensor))
+        if into is None or into.shape[0] != index.shape[0]:
+            into = self.into[id(tensor)] = tensor.new_empty((index.shape[0], *tensor.shape[1:]))
+        torch.index_select(tensor, 0, index, out=into)
+        return into.view(*shape, *tensor.shape[1:])
 
 
 def choose_layout(land: Landscape, chains: int, batch: int | None) -> tuple[str, str]:
@@ -153,19 +156,16 @@ def choose_layout(land: Landscape, chains: int, batch: int | None) -> tuple[str,
     free = torch.cuda.mem_get_info(land.device)[0] if land.device.type == "cuda" else 4e9
     if need > 0.8 * free:
         return "sequential", f"batched would need about {need / 1e9:.1f} GB"
-    content = next(iter(land.data.passes(rows)))
-    points = land.center.expand(chains, -1).clone()
-    gradient = grad_and_value(land.batch_loss)
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            batched = _seconds(lambda: vmap(gradient, in_dims=(0, None))(points, content), land.device)
+            batched = _trial(land, chains, rows, shared=batch is None)
     except Exception as error:
         return (
             "sequential",
             f"the model does not batch ({type(error).__name__}: {str(error).splitlines()[0][:100]})",
         )
-    single = _seconds(lambda: gradient(points[0], content), land.device)
+    single = _trial(land, 1, rows, shared=batch is None)
     if batched > chains * single:
         return (
             "sequential",
@@ -174,13 +174,20 @@ def choose_layout(land: Landscape, chains: int, batch: int | None) -> tuple[str,
     return "batched", f"faster in a trial: {batched:.2g} s a step against {chains * single:.2g} s one by one"
 
 
-def _seconds(call: Callable[[], Any], device: torch.device) -> float:
-    """Time of the second call; the first one warms up."""
-    spent = 0.0
-    for _ in range(2):
-        start = time.perf_counter()
-        call()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        spent = time.perf_counter() - start
-    return spent
+def _trial(land: Landscape, chains: int, rows: int, *, shared: bool) -> float:
+    """Seconds that a gradient of all chains takes: the better one of two calls after one to warm up."""
+    layout = "batched" if chains > 1 else "sequential"
+    evaluate = Evaluator(land, torch.ones_like(land.center[:1]).expand(chains), layout, shared=shared)
+    points = land.center.expand(chains, -1).clone() if chains > 1 else land.center
+    batch = next(iter(land.data.passes(rows)))
+    if chains > 1 and not shared:
+        batch = map_tree(lambda t: t.expand(chains, *t.shape).clone(), batch)
+    best = math.inf
+    with torch.no_grad():
+        for _ in range(3):
+            start = time.perf_counter()
+            evaluate(points, batch, None)
+            if land.device.type == "cuda":
+                torch.cuda.synchronize(land.device)
+            best = min(best, time.perf_counter() - start)
+    return best

@@ -134,7 +134,7 @@ class _Runner:
         return {**row, **(before or self._observed(state["w"], warming))}
 
     def _observed(self, w: Tensor, warming: bool) -> dict[str, Tensor]:
-        seen = {"distance2": (w - self.land.center).square().sum(1)}
+        seen = {"distance2": torch.linalg.vector_norm(self.engine.offset(w), dim=1).square_()}
         if warming:
             return seen
         if "positions" in self.group.keep:

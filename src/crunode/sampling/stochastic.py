@@ -67,7 +67,7 @@ class SGLD:
         """One step in place; returns what is recorded: the excess loss at the position left."""
         w = state["w"]
         slope, excess = gradient(w)
-        w.addcmul_(slope, -0.5 * step).addcmul_(noise, step.sqrt())
+        w.addcmul_(slope, step, value=-0.5).addcmul_(noise, step.sqrt())
         return {"excess": excess}
 
 
