@@ -217,10 +217,11 @@ def demo(
     as_json: Json = False,
 ) -> None:
     """Train a small network, estimate its coefficient and three known ones, draw pictures."""
+    from crunode import Processes
     from crunode.recipes.demo import run_demo
 
     with _quiet(as_json):
-        result = run_demo(store)
+        result = run_demo(store, Processes())
     if as_json:
         _print_json(result)
     raise typer.Exit(0 if result["ok"] else 1)

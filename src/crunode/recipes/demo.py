@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import time
 import warnings
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -16,6 +17,7 @@ import torch.nn.functional as F
 from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
+from crunode.core.execute import Executor
 from crunode.core.landscape import Landscape
 from crunode.core.result import Estimate
 from crunode.errors import DiagnosticWarning, InputError
@@ -54,13 +56,14 @@ _KNOWN = (
 )
 
 
-def run_demo(store: str | os.PathLike[str]) -> dict[str, Any]:
+def run_demo(store: str | os.PathLike[str], executor: Executor | None = None) -> dict[str, Any]:
     """Train a small network on Fashion-MNIST, estimate its coefficient and three known ones, print and draw them.
 
     Run folders, weights and pictures go below `store`; a second call reads what is there and finishes what is not.
 
     Args:
         store: A folder, made when absent.
+        executor: Where chains run; the numbers do not depend on it.
 
     Returns:
         JSON-able values: `ok`, `network` (accuracies), `cases` (one per line of the table), `pictures`.
@@ -80,13 +83,13 @@ def run_demo(store: str | os.PathLike[str]) -> dict[str, Any]:
         f"({time.perf_counter() - start:.1f} s): accuracy {accuracy['train']:.1%} train, {accuracy['test']:.1%} test\n"
     )
     trained = Case("trained network", "network", lambda: Landscape(net, train, F.cross_entropy), None)
-    print(_ROW.format("landscape", "parameters", "λ ± mc ± sys", "exact", "verdict", "seconds"))
+    print(_ROW.format("landscape", "parameters", "λ ± mc ± sys", "exact", "verdict", "seconds"), flush=True)
     rows, estimates = [], []
     for case in (*_KNOWN, trained):
-        row, estimate = _measure(case, home)
+        row, estimate = _measure(case, home, executor)
         rows.append(row)
         estimates.append(estimate)
-        print(_line(row))
+        print(_line(row), flush=True)
     pictures = [
         _save(estimate.plot(), home / f"{row['folder']}.png") for row, estimate in zip(rows, estimates, strict=True)
     ]
@@ -146,12 +149,12 @@ def _accuracy(net: nn.Module, data: tuple[Tensor, Tensor]) -> float:
         return float((net(data[0]).argmax(1) == data[1]).float().mean())
 
 
-def _measure(case: Case, home: Path) -> tuple[dict[str, Any], Estimate]:
+def _measure(case: Case, home: Path, executor: Executor | None) -> tuple[dict[str, Any], Estimate]:
     start = time.perf_counter()
     land = case.build()
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), _one_thread():
         warnings.simplefilter("ignore", DiagnosticWarning)  # the table gives the verdict
-        estimate = llc(land, seed=0, store=home / case.folder, on_failure="return")
+        estimate = llc(land, seed=0, store=home / case.folder, executor=executor, on_failure="return")
     agrees = None if case.exact is None else bool(abs(estimate.value - float(case.exact)) <= 2 * estimate.error)
     row = {
         "name": case.name,
@@ -169,6 +172,17 @@ def _measure(case: Case, home: Path) -> tuple[dict[str, Any], Estimate]:
         "seconds": round(time.perf_counter() - start, 1),
     }
     return row, estimate
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """Tensors this small gain nothing from threads, and lose much where other programs run beside."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
 
 
 def _line(row: dict[str, Any]) -> str:
