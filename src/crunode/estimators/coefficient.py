@@ -178,8 +178,10 @@ def _estimate(draws: Draws, findings: tuple[Finding, ...] = ()) -> Estimate:
     else:
         value, se = nearest["value"], nearest["se"]
         # λ̂ − Var(nβ L) is the derivative of λ̂ in log nβ: how far the answer moves when nβ grows by a factor e.
+        # Minibatches add their own variance, so it is only known where the loss is that of all data.
         change = abs(nearest["value"] - nearest["variance"])
-        terms["temperature"] = change if change > 2 * nearest["variance_se"] else 0.0
+        known = "accept" in nearest and change > 2 * nearest["variance_se"]
+        terms["temperature"] = change if known else 0.0
     terms |= _step_terms(draws, nearest["nbeta"])
     total = math.hypot(*terms.values()) if terms else 0.0
     seen += _findings(draws, rows, nearest, value, math.hypot(se, total), terms, dim)
@@ -227,8 +229,8 @@ def _level(draws: Draws, nbeta: float) -> dict[str, float]:
 def _step_terms(draws: Draws, nbeta: float) -> dict[str, float]:
     """Predicted excess from the finite step and from minibatch noise of an unadjusted Langevin kernel.
 
-    Around a quadratic minimum a step ε raises λ̂ by ε nβ Tr(H)/8, and minibatches of B out of n examples by
-    ε (nβ)² Tr(Σ) (1 − B/n)/(8B), Σ being the covariance of single-example gradients.
+    Around a quadratic minimum a step ε raises λ̂ by ε nβ Tr(H)/8, and minibatches of B examples by ε (nβ)² Tr(Σ)/(8B),
+    Σ being the covariance of single-example gradients.
     """
     measures, kernel, n = draws.spec["measures"], draws.spec["kernel"], draws.spec["n"]
     if "gradient_noise" not in measures:
@@ -236,7 +238,7 @@ def _step_terms(draws: Draws, nbeta: float) -> dict[str, float]:
     steps = kernel["step"] if isinstance(kernel["step"], list) else [kernel["step"]] * len(draws.spec["nbeta"])
     step = steps[draws.spec["nbeta"].index(nbeta)]
     batch = kernel["batch"]
-    heat = step * nbeta**2 * measures["gradient_noise"] * max(0.0, 1 - batch / n) / (8 * batch)
+    heat = step * nbeta**2 * measures["gradient_noise"] / (8 * batch) if batch < n else 0.0
     return {"discretisation": step * nbeta * abs(measures["curvature_trace"]) / 8, "heating": heat}
 
 

@@ -1,11 +1,13 @@
 """From estimates on a ladder of inverse temperatures to the learning coefficient, with the error of getting there.
 
-At inverse temperature t = nβ the estimator λ̂(t) = t (E_t[L_n] − L_n(w*)) differs from λ by two effects. A finite
-temperature lowers it: by (m−1)/(log t + c) where the multiplicity m exceeds 1, by a power of 1/t otherwise. And with
-noisy labels the center w* is not the minimum of L_n, which lowers it by a term proportional to β = t/n. Both vanish in
-opposite directions, so neither end of a ladder is right, and no single law of the first effect is known beforehand.
-So each of several laws is fitted, and the answer is their average, weighted by how well they fit; the spread between
-them is the systematic error.
+At inverse temperature t = nβ the estimator λ̂(t) = t (E_t[L_n] − L_n(w*)) differs from λ by two effects.
+
+A finite temperature lowers it. Where the multiplicity m is 1, by a power of 1/t of unknown size; where it is 2, by
+1/(log t + c): the partition function is Z(t) ∝ t^−λ (log t + c) then, with c = −ψ(λ) plus a constant of order one from
+the scales of prior and loss. And with noisy labels the center w* is not the minimum of L_n, which lowers λ̂ by a term
+proportional to β = t/n. The two fade in opposite directions, so neither end of a ladder is right, and which law holds
+is not known beforehand. So each of several laws is fitted, and the answer is their average, weighted by how well they
+fit; the spread between them is the systematic error.
 
 References:
     Watanabe 2013 (the expansion); Cullen 2026, appendix B (regression on 1/log nβ).
@@ -14,36 +16,21 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 
-__all__ = ["LAWS", "Extrapolation", "extrapolate", "growth"]
+__all__ = ["Extrapolation", "digamma", "extrapolate", "growth"]
 
-LAWS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
-    "none": lambda t: np.zeros_like(t),
-    "t^-1/2": lambda t: t**-0.5,
-    "t^-1/4": lambda t: t**-0.25,
-    "1/log t": lambda t: 1 / np.log(t),
-    "1/(log t + 3)": lambda t: 1 / (np.log(t) + 3),
-    "1/(log t + 8)": lambda t: 1 / (np.log(t) + 8),
-}
-
-# Prior weights: no correction, a power and a logarithm are equally likely, whatever the number of variants of each.
-_PRIOR = {
-    "none": 1 / 3,
-    "t^-1/2": 1 / 6,
-    "t^-1/4": 1 / 6,
-    "1/log t": 1 / 9,
-    "1/(log t + 3)": 1 / 9,
-    "1/(log t + 8)": 1 / 9,
-}
-
-# Prior width of the finite-temperature correction at the hottest level, relative to the largest estimate. Without label
-# noise a ladder shows the correction by itself, and the prior only keeps a coarse one from extrapolating wildly. With
-# noise the two effects bend the ladder in opposite directions and can hardly be told apart: the prior is then narrower.
-_WIDTH = 0.5
+# No correction, a power and a logarithm are equally likely beforehand, whatever the number of variants of each.
+_PRIOR = {"none": 1 / 3, "t^-1/2": 1 / 6, "t^-1/4": 1 / 6, "log-": 1 / 9, "log": 1 / 9, "log+": 1 / 9}
+# How far the scales of prior and loss may shift c.
+_SHIFT = 1.5
+# Prior scale of a power's size at the hottest level, relative to the largest estimate. Without label noise a ladder
+# shows the correction by itself: a Cauchy prior, as most corrections are small and some are not. With noise the two
+# effects bend the ladder in opposite directions and can hardly be told apart: a normal prior, without the far tail.
+_WIDTH = 0.05
 _WIDTH_NOISY = 0.1
 
 
@@ -88,24 +75,65 @@ def extrapolate(
     scale = float(np.abs(y).max()) or 1.0
     # A level known too well would hide that the laws are approximations.
     sigma = np.hypot(np.asarray(se, float), 0.002 * scale)
-    fits = [_fit(law(t), t / n, y, sigma, scale, noisy) for law in LAWS.values()]
-    # Levels that no law fits are worse known than they say (Birge ratio).
-    freedom = max(len(y) - (2 if noisy else 1), 1)
-    stretch = max(1.0, min(fit.misfit for fit in fits) / freedom)
-    if stretch > 1:
-        fits = [_fit(law(t), t / n, y, sigma * math.sqrt(stretch), scale, noisy) for law in LAWS.values()]
-    evidence = np.array([fit.log_evidence + math.log(_PRIOR[law]) for law, fit in zip(LAWS, fits, strict=True)])
-    weights = np.exp(evidence - evidence.max())
-    weights /= weights.sum()
-    values = np.array([fit.value for fit in fits])
-    mean = float(weights @ values)
+    guess = float(y[-1])
+    # c depends on λ itself, so the fit is repeated with the value it gave.
+    for _ in range(4):
+        laws = _laws(t, guess, scale, noisy)
+        fits = [_fit(law, t / n, y, sigma, noisy) for law in laws]
+        # Levels that no law fits are worse known than they say (Birge ratio).
+        stretch = min(fit.misfit for fit in fits) / max(len(y) - (2 if noisy else 1), 1)
+        if stretch > 1:
+            fits = [_fit(law, t / n, y, sigma * math.sqrt(stretch), noisy) for law in laws]
+        # Half the evidence: the laws are approximations and the errors of the levels are estimates themselves.
+        evidence = 0.5 * np.array([fit.log_evidence for fit in fits]) + np.log(list(_PRIOR.values()))
+        weights = np.exp(evidence - evidence.max())
+        weights /= weights.sum()
+        values = np.array([fit.value for fit in fits])
+        guess = float(weights @ values)
     return Extrapolation(
-        mean,
+        guess,
         math.sqrt(float(weights @ np.array([fit.variance for fit in fits]))),
-        math.sqrt(float(weights @ (values - mean) ** 2)),
+        math.sqrt(float(weights @ (values - guess) ** 2)),
         float(weights @ np.array([fit.noise_slope for fit in fits])),
-        dict(zip(LAWS, weights.tolist(), strict=True)),
+        dict(zip(_PRIOR, weights.tolist(), strict=True)),
     )
+
+
+@dataclass(frozen=True)
+class _Law:
+    """Corrections size × shape(t), with a grid of sizes and their log prior weights, which sum to 1."""
+
+    shape: np.ndarray
+    sizes: np.ndarray
+    log_prior: np.ndarray
+
+
+def _laws(t: np.ndarray, coefficient: float, scale: float, noisy: bool) -> list[_Law]:
+    one = np.ones(1)
+    # Fine near zero, where most sizes are, and reaching far.
+    sizes = scale * np.linspace(0, 1, 401) ** 2 * (0.6 if noisy else 4.0)
+    ratio = sizes / scale / (_WIDTH_NOISY if noisy else _WIDTH)
+    density = (np.exp(-0.5 * ratio**2) if noisy else 1 / (1 + ratio**2)) * np.gradient(sizes)
+    log_prior = np.log(density / density.sum())
+    powers = [_Law((t / t[0]) ** -power, sizes, log_prior) for power in (0.5, 0.25)]
+    base = np.log(t) - digamma(max(coefficient, 0.02))
+    logarithms = [_Law(1 / np.maximum(base + shift, 1.0), one, 0 * one) for shift in (-_SHIFT, 0.0, _SHIFT)]
+    return [_Law(np.zeros_like(t), one, 0 * one), *powers, *logarithms]
+
+
+def digamma(x: float) -> float:
+    """ψ(x) = d log Γ(x)/dx for x > 0, by recurrence and the asymptotic series.
+
+    Example:
+        >>> round(digamma(0.5), 6)
+        -1.96351
+    """
+    shift = 0.0
+    while x < 8:
+        shift -= 1 / x
+        x += 1
+    inverse = 1 / (x * x)
+    return shift + math.log(x) - 0.5 / x - inverse * (1 / 12 - inverse * (1 / 120 - inverse / 252))
 
 
 @dataclass(frozen=True)
@@ -117,17 +145,14 @@ class _Fit:
     log_evidence: float
 
 
-def _fit(law: np.ndarray, beta: np.ndarray, y: np.ndarray, sigma: np.ndarray, scale: float, noisy: bool) -> _Fit:
-    """Posterior mean and variance of λ under one law, with a half-normal prior on the size of its correction.
+def _fit(law: _Law, beta: np.ndarray, y: np.ndarray, sigma: np.ndarray, noisy: bool) -> _Fit:
+    """Posterior mean and variance of λ under one law.
 
-    For each size a on a grid the best λ and b ≥ 0 are found by weighted least squares; the grid is then summed.
+    For each size on its grid the best λ and b ≥ 0 are found by weighted least squares; the grid is then summed.
     """
-    shape = law / law[0] if law.any() else law
-    width = (_WIDTH_NOISY if noisy else _WIDTH) * scale
-    sizes = np.linspace(0, 6 * width, 241) if law.any() else np.zeros(1)
     level = np.ones_like(y) / sigma
-    target = (y[None, :] + sizes[:, None] * shape) / sigma
-    value, variance, slope = target @ level / (level @ level), 1 / (level @ level), np.zeros_like(sizes)
+    target = (y[None, :] + law.sizes[:, None] * law.shape) / sigma
+    value, variance, slope = target @ level / (level @ level), 1 / (level @ level), np.zeros_like(law.sizes)
     if noisy:
         design = np.stack([level, -beta / sigma], 1)
         both = target @ np.linalg.pinv(design).T
@@ -135,11 +160,9 @@ def _fit(law: np.ndarray, beta: np.ndarray, y: np.ndarray, sigma: np.ndarray, sc
         value, slope = np.where(free, both[:, 0], value), np.where(free, both[:, 1], 0.0)
         variance = np.where(free, np.linalg.inv(design.T @ design)[0, 0], variance)
     misfit = ((target - np.outer(value, level) + np.outer(slope, beta / sigma)) ** 2).sum(1)
-    score = -0.5 * misfit - 0.5 * (sizes / width) ** 2
+    score = -0.5 * misfit + law.log_prior
     weight = np.exp(score - score.max())
-    log_evidence = float(score.max() + math.log(weight.mean()) if law.any() else score.max())
-    if law.any():
-        log_evidence += math.log(6 * width / (width * math.sqrt(math.pi / 2)))
+    log_evidence = float(score.max() + math.log(weight.sum()))
     weight /= weight.sum()
     mean = float(weight @ value)
     total = float(weight @ (variance + (value - mean) ** 2))

@@ -10,7 +10,7 @@ from typing import Any
 
 import torch
 
-from crunode.core.data import Examples
+from crunode.core.data import Examples, leaves
 from crunode.core.landscape import Landscape
 from crunode.core.result import Finding
 from crunode.core.rng import derived_seed, preserved_rng
@@ -26,6 +26,7 @@ KERNELS: dict[str, Any] = {k.__name__: k for k in (SGLD, PSGLD, SGHMC, SGNHT, MA
 
 # Work of a full gradient (examples × parameters) up to which exact full-batch trajectories are affordable.
 _FULL_BATCH_WORK = 2e6
+_TINY_WORK = 1e4
 _HMC_ACCEPTANCE = 0.8
 # A Langevin step accepted this often has a discretisation error well below typical Monte-Carlo errors.
 _LANGEVIN_ACCEPTANCE = 0.9
@@ -190,7 +191,8 @@ def _kernel(land: Landscape, kernel: Any, reasons: dict[str, str]) -> Any:
     work = land.data.rows * land.dim
     if work <= _FULL_BATCH_WORK:
         reasons["kernel"] = f"a full gradient is cheap ({work:.1g} examples × parameters): no minibatch or step error"
-        return HMC()
+        # Tiny models have the thinnest arms and the cheapest trajectories.
+        return HMC(leaps=32, spread=10.0) if work < _TINY_WORK else HMC()
     reasons["kernel"] = f"a full gradient is costly ({work:.1g} examples × parameters)"
     return SGLD()
 
@@ -283,7 +285,7 @@ def _lengths(land: Landscape, kernel: Any) -> tuple[int, int, int]:
     if isinstance(kernel, HMC):
         work = land.data.rows * land.dim
         chains = int(2 ** min(max(round(math.log2(3e5 / work)), 2), 8))
-        return (chains, 1000, 400) if work < 1e4 else (chains, 500, 150)
+        return (chains, 800, 400) if work < _TINY_WORK else (chains, 500, 150)
     return (4, 2000, 500)
 
 
@@ -305,8 +307,10 @@ def _gradient_noise(land: Landscape, seed: int, batches: int = 8, size: int = 32
     rows = []
     for _ in range(batches):
         index = torch.randperm(land.data.rows, generator=generator)[:size].to(land.device)
-        rows.append(gradient(land.center, land.data.take(index)))
-    return float(torch.stack(rows).var(0).double().sum()) * size
+        batch = land.data.take(index)
+        size = leaves(batch)[0].shape[0]  # in a list of batches, that of the batch
+        rows.append(gradient(land.center, batch) * math.sqrt(size))
+    return float(torch.stack(rows).var(0).double().sum())
 
 
 def _curvature(land: Landscape, seed: int, probes: int = 4) -> tuple[float, float]:
