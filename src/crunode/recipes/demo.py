@@ -76,7 +76,8 @@ def run_demo(store: str | os.PathLike[str], executor: Executor | None = None) ->
     images = load_images("fashion-mnist")
     train, test = images.tensors("train", _POOL), images.tensors("test", _POOL)
     start = time.perf_counter()
-    net = _network(home / "network.safetensors", train)
+    with _one_thread():
+        net = _network(home / "network.safetensors", train)
     accuracy = {"train": _accuracy(net, train), "test": _accuracy(net, test)}
     print(
         f"Network {train[0].shape[1]}-{_HIDDEN}-10 on {len(train[1])} Fashion-MNIST images "
