@@ -66,19 +66,24 @@ def test_noise_differs_by_seed_chain_stream_and_step(seed, width, step):
 
 
 @settings(max_examples=60)
-@given(seeds, chain_sets, st.integers(1, 60), st.integers(1, 60), st.integers(0, 4))
-def test_batches_cover_each_epoch(seed, chains, n, batch, epoch):
-    batch = min(n, batch)
-    stream = BatchStream(seed, chains, n=n, batch=batch)
-    steps = n // batch
-    rows = torch.cat([stream.at(epoch * steps + k) for k in range(steps)], 1)
-    assert rows.shape == (len(chains), steps * batch)
-    for row in rows.tolist():
-        assert len(set(row)) == steps * batch  # each example at most once, and all where the batch divides n
-        assert set(row) <= set(range(n))
+@given(seeds, chain_sets, st.integers(1, 60), st.integers(1, 60), st.integers(0, 100_000))
+def test_batches_depend_on_seed_chain_and_step_alone(seed, chains, n, batch, step):
+    rows = BatchStream(seed, chains, n=n, batch=batch).at(step)
+    assert rows.shape == (len(chains), batch)
+    assert int(rows.min()) >= 0
+    assert int(rows.max()) < n
     for k, chain in enumerate(chains):
-        alone = BatchStream(seed, [chain], n=n, batch=batch)
-        assert torch.equal(alone.at(epoch * steps)[0], stream.at(epoch * steps)[k])
+        assert torch.equal(BatchStream(seed, [chain], n=n, batch=batch).at(step)[0], rows[k])
+
+
+def test_batches_are_uniform_and_independent_of_the_step_before():
+    stream = BatchStream(0, range(4), n=10, batch=5)
+    rows = torch.stack([stream.at(k).clone() for k in range(2000)])
+    counts = torch.bincount(rows.reshape(-1), minlength=10).double()
+    expected = rows.numel() / 10
+    assert float((counts - expected).abs().max()) < 5 * expected**0.5
+    again = (rows[1:, :, :, None] == rows[:-1, :, None, :]).double().mean()
+    assert float(again) == pytest.approx(0.1, abs=0.005)
 
 
 def test_noise_has_its_moments():

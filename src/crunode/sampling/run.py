@@ -96,7 +96,7 @@ def sample(
         "keep": sorted(keep),
         "observe": sorted(observe or ()),
     }
-    plan = _stored_plan(store, asked)
+    plan = _stored_plan(store, asked, kernel)
     if plan is None:
         plan = tune(posterior, kernel, chains=chains, draws=draws, warmup=warmup, seed=seed)
     posterior, kernel = plan.apply(posterior, kernel)
@@ -162,7 +162,7 @@ def _check_counts(**counts: Any) -> None:
             raise InputError(f"expected {name} as a whole number from {least} up, got {value!r}")
 
 
-def _stored_plan(store: Any, asked: Mapping[str, Any]) -> Plan | None:
+def _stored_plan(store: Any, asked: Mapping[str, Any], kernel: Any) -> Plan | None:
     """The plan of a run folder that exists, so that a resumed run goes on with the very same settings."""
     if store is None or not (Path(store) / "manifest.json").exists():
         return None
@@ -174,7 +174,7 @@ def _stored_plan(store: Any, asked: Mapping[str, Any]) -> Plan | None:
             + "\n  ".join(lines)
             + "\nChoose another folder, or repeat the call with the stored settings."
         )
-    return Plan.from_spec(spec)
+    return Plan.from_spec(spec, kernel)
 
 
 def _groups(

@@ -123,8 +123,8 @@ class PSGLD:
 class SGHMC:
     """Stochastic gradient Hamiltonian Monte Carlo: Langevin dynamics with momentum.
 
-    With η = ε/2 and friction α: v ← (1−α) v − η ∇U(w) + N(0, α(2−α) η), w ← w + v. The noise is that of an exact
-    refresh of the momentum, so that its variance is η without a correction of order α.
+    With η = ε/2 and friction α: v ← (1−α) v − η ∇U(w) + N(0, 2αη), w ← w + v. For small η the positions then have the
+    right variance at any friction, the velocities η/(1 − α/2).
 
     Attributes:
         step: ε; None to have it tuned.
@@ -157,7 +157,7 @@ class SGHMC:
         slope, excess = gradient(w)
         eta = 0.5 * step
         v.mul_(1 - self.friction).addcmul_(slope, -eta)
-        v.addcmul_(noise, (self.friction * (2 - self.friction) * eta).sqrt())
+        v.addcmul_(noise, (2 * self.friction * eta).sqrt())
         w.add_(v)
         return {"excess": excess}
 
@@ -166,8 +166,9 @@ class SGHMC:
 class SGNHT:
     """Stochastic gradient Nosé–Hoover thermostat: friction that adapts until the momenta have the right temperature.
 
-    With η = ε/2: v ← (1−ξ) v − η ∇U(w) + N(0, 2Aη), w ← w + v, ξ ← ξ + ‖v‖²/(dη) − 1 (times `inertia`). Unknown
-    minibatch noise is absorbed by ξ, since the momenta are held at variance η whatever heats them.
+    With η = ε/2: v ← (1−ξ) v − η ∇U(w) + N(0, 2Aη), w ← w + v, ξ ← ξ + (1 − ξ/2)‖v‖²/(dη) − 1 (times `inertia`).
+    Unknown minibatch noise is absorbed by ξ, since velocities are held at variance η/(1 − ξ/2), which gives positions
+    theirs, whatever heats them.
 
     Attributes:
         step: ε; None to have it tuned.
@@ -203,6 +204,6 @@ class SGNHT:
         eta = 0.5 * step
         v.mul_(1 - friction).addcmul_(slope, -eta).addcmul_(noise, (2 * self.diffusion * eta).sqrt())
         w.add_(v)
-        heat = v.square().mean(1, keepdim=True) / eta
+        heat = v.square().mean(1, keepdim=True) * (1 - 0.5 * friction) / eta
         friction.add_(heat - 1, alpha=self.inertia)
         return {"excess": excess}

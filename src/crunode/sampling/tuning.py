@@ -77,13 +77,13 @@ class Plan:
         }
 
     @classmethod
-    def from_spec(cls, spec: Mapping[str, Any]) -> Plan:
-        """The plan stored in a run's spec."""
+    def from_spec(cls, spec: Mapping[str, Any], kernel: Any = None) -> Plan:
+        """The plan stored in a run's spec; `kernel` is the one asked for, which may be of a kind unknown here."""
         fields = {k: tuple(v) if isinstance(v, list) else v for k, v in spec["kernel"].items() if k != "name"}
         names = ("precision", "chains", "draws", "warmup", "reasons", "measures")
         return cls(
             nbeta=tuple(spec["nbeta"]),
-            kernel=KERNELS[spec["kernel"]["name"]](**fields),
+            kernel=(KERNELS[spec["kernel"]["name"]] if kernel is None else type(kernel))(**fields),
             findings=tuple(Finding(**f) for f in spec["tuning_findings"]),
             **{name: spec[name] for name in names},
         )
@@ -168,7 +168,7 @@ def _tune(
         first = probe
     else:
         reasons["step"] = "as asked"
-    if not kernel.metropolis:
+    if not kernel.metropolis and hasattr(kernel, "batch"):
         kernel = _batch(land, posterior, levels, kernel, first, seed, reasons, measures)
     count, kept, discarded = _lengths(land, kernel)
     return Plan(
