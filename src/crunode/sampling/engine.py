@@ -6,15 +6,14 @@ import math
 import time
 import warnings
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
 
-from crunode.core.data import leaves, map_tree
+from crunode.core.data import leaves
 from crunode.core.landscape import Landscape
 from crunode.core.rng import BatchStream
-from crunode.sampling.evaluate import Evaluator
+from crunode.sampling.evaluate import Evaluator, feature_major, flatten, is_narrow
 from crunode.sampling.posterior import Posterior
 
 __all__ = ["Engine", "choose_layout"]
@@ -57,10 +56,11 @@ class Engine:
         self._batches = (
             BatchStream(seed, chains, n=land.data.rows, batch=size, device=land.device) if self.batch and size else None
         )
-        self._chunk = land.chunk_rows(len(chains))
-        self._evaluate = Evaluator(land, self.nbeta, layout, shared=self._batches is None, compiled=compiled)
+        paired, shared = self._base is not None and (land.data.stacked or self._batches is None), self._batches is None
+        self._evaluate = Evaluator(land, self.nbeta, layout, shared=shared, paired=paired, compiled=compiled)
+        self._chunks: list[list[Tensor]] = []
         self._gather = _Gather(land, self._base, layout)
-        self._step = 0
+        self._step, self._prepared = 0, False
         self._offset: tuple[Tensor, int, Tensor] | None = None
 
     @property
@@ -98,47 +98,68 @@ class Engine:
 
     def _minibatch(self, w: Tensor) -> tuple[Tensor, Tensor]:
         assert self._batches is not None
-        return self._evaluate(w, *self._gather(self._batches.at(self._step)))
+        index = self._batches.at(self._step)
+        if not self.land.data.stacked:
+            self._evaluate.template = self.land.data.take(index[0])
+            return self._evaluate(w, leaves(self._evaluate.template))
+        if not self._prepared:
+            self._gather.by_feature = self._evaluate.prepare(w, self._gather(index))
+            self._prepared = True
+        return self._evaluate(w, self._gather(index))
 
     def _full(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        gradient, excess, start, rows = None, None, 0, self.land.data.rows
-        for batch in self.land.data.passes(self._chunk):
-            size = leaves(batch)[0].shape[0]
-            g, e = self._evaluate(w, batch, None if self._base is None else self._base[start : start + size])
-            start += size
-            if size == rows:
-                return g, e
-            share = size / rows
+        if not self._prepared:
+            self._chunks = [self._arranged(w, chunk) for chunk in self._split()]
+            self._prepared = True
+        if len(self._chunks) == 1:
+            return self._evaluate(w, self._chunks[0])
+        gradient, excess, rows = None, None, self.land.data.rows
+        for tensors in self._chunks:
+            g, e = self._evaluate(w, tensors)
+            share = tensors[0].shape[0] / rows
             gradient = g.mul_(share) if gradient is None else gradient.add_(g, alpha=share)
             excess = e * share if excess is None else excess + e * share
         assert gradient is not None
         assert excess is not None
         return gradient, excess
 
+    def _split(self) -> list[list[Tensor]]:
+        chunks: list[list[Tensor]] = []
+        start = 0
+        for batch in self.land.data.passes(self.land.chunk_rows(len(self.nbeta))):
+            end = start + leaves(batch)[0].shape[0]
+            chunks.append(flatten(batch, None if self._base is None else self._base[start:end]))
+            start = end
+        return chunks
+
+    def _arranged(self, w: Tensor, tensors: list[Tensor]) -> list[Tensor]:
+        return [feature_major(t, 0) for t in tensors] if self._evaluate.prepare(w, tensors) else tensors
+
 
 class _Gather:
     """Examples of minibatches, and their losses at the center, copied into memory that is used again at each step."""
 
     def __init__(self, land: Landscape, base: Tensor | None, layout: str) -> None:
-        self.data, self.base, self.batched = land.data, base, layout == "batched"
-        self.tree = next(iter(land.data.passes(land.data.rows))) if land.data.stacked else None
-        self.into: dict[int, Tensor] = {}
+        self.tensors = flatten(next(iter(land.data.passes(land.data.rows))), base)
+        self.batched, self.by_feature = layout == "batched", False
+        self._into: dict[tuple[int, bool], tuple[Tensor, Tensor]] = {}
 
-    def __call__(self, index: Tensor) -> tuple[Any, Tensor | None]:
+    def __call__(self, index: Tensor) -> list[Tensor]:
         """The examples at `index` (chain, batch); without the chain axis unless chains are batched."""
-        if self.tree is None:
-            return self.data.take(index[0]), None
         shape = index.shape if self.batched else index.shape[1:]
-        index = index.reshape(-1)
-        base = None if self.base is None else self._rows(self.base, index, shape)
-        return map_tree(lambda t: self._rows(t, index, shape), self.tree), base
+        flat = index.reshape(-1)
+        return [self._rows(k, flat, shape) for k in range(len(self.tensors))]
 
-    def _rows(self, tensor: Tensor, index: Tensor, shape: torch.Size) -> Tensor:
-        into = self.into.get(id(tensor))
-        if into is None or into.shape[0] != index.shape[0]:
-            into = self.into[id(tensor)] = tensor.new_empty((index.shape[0], *tensor.shape[1:]))
-        torch.index_select(tensor, 0, index, out=into)
-        return into.view(*shape, *tensor.shape[1:])
+    def _rows(self, k: int, index: Tensor, shape: torch.Size) -> Tensor:
+        tensor = self.tensors[k]
+        columns = self.by_feature and is_narrow(tensor, 0)
+        if (k, columns) not in self._into:
+            source = tensor.T.contiguous() if columns else tensor
+            size = (tensor.shape[1], len(index)) if columns else (len(index), *tensor.shape[1:])
+            self._into[k, columns] = source, tensor.new_empty(size)
+        source, into = self._into[k, columns]
+        torch.index_select(source, int(columns), index, out=into)
+        return into.view(-1, *shape).movedim(0, -1) if columns else into.view(*shape, *tensor.shape[1:])
 
 
 def choose_layout(land: Landscape, chains: int, batch: int | None) -> tuple[str, str]:
@@ -177,16 +198,19 @@ def choose_layout(land: Landscape, chains: int, batch: int | None) -> tuple[str,
 def _trial(land: Landscape, chains: int, rows: int, *, shared: bool) -> float:
     """Seconds that a gradient of all chains takes: the better one of two calls after one to warm up."""
     layout = "batched" if chains > 1 else "sequential"
-    evaluate = Evaluator(land, torch.ones_like(land.center[:1]).expand(chains), layout, shared=shared)
+    unit = torch.ones_like(land.center[:1]).expand(chains)
+    evaluate = Evaluator(land, unit, layout, shared=shared, paired=False)
     points = land.center.expand(chains, -1).clone() if chains > 1 else land.center
-    batch = next(iter(land.data.passes(rows)))
+    tensors = leaves(next(iter(land.data.passes(rows))))
     if chains > 1 and not shared:
-        batch = map_tree(lambda t: t.expand(chains, *t.shape).clone(), batch)
+        tensors = [t.expand(chains, *t.shape).clone() for t in tensors]
     best = math.inf
     with torch.no_grad():
+        if evaluate.prepare(points, tensors):
+            tensors = [feature_major(t, evaluate.row_axis) for t in tensors]
         for _ in range(3):
             start = time.perf_counter()
-            evaluate(points, batch, None)
+            evaluate(points, tensors)
             if land.device.type == "cuda":
                 torch.cuda.synchronize(land.device)
             best = min(best, time.perf_counter() - start)

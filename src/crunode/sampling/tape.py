@@ -9,7 +9,7 @@ with a narrow result are computed in the transposed order, which on CPUs is seve
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -17,6 +17,8 @@ import torch
 from torch import Tensor, fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
+
+from crunode.sampling.memory import Call, memory, smallest, storage, viewable, written_by
 
 __all__ = ["NARROW", "Untapeable", "record"]
 
@@ -33,7 +35,7 @@ class Untapeable(Exception):
 
 
 def record(
-    fn: Callable[..., tuple[Tensor, ...]], *inputs: Tensor, narrow: int = 0
+    fn: Callable[..., tuple[Tensor, ...]], *inputs: Tensor, narrow: int = 0, strided: Sequence[Tensor] = ()
 ) -> Callable[..., tuple[Tensor, ...]]:
     """A function equal to `fn` for tensors of the same shapes and dtypes, that runs its tensor operations alone.
 
@@ -43,6 +45,7 @@ def record(
         fn: A function of tensors, which returns a tuple of tensors.
         inputs: Tensors to record with.
         narrow: Products with at most this many columns are computed in transposed order; 0 for none.
+        strided: The same tensors with the strides they will have from now on, where these are others.
 
     Raises:
         Untapeable: The operations depend on values (branches, `.item()`, masks), are random, or change their inputs.
@@ -56,17 +59,15 @@ def record(
     with torch.no_grad(), recorder:
         out = fn(*inputs)
     with torch.no_grad():
-        replay: Callable[..., tuple[Tensor, ...]] = _Writer(inputs, recorder.calls, narrow).write(out).forward
+        module = _Writer(inputs, strided or inputs, recorder.calls, narrow).write(out)
+    replay: Callable[..., tuple[Tensor, ...]] = module.forward
     return replay
-
-
-_Call = tuple[Any, tuple[Any, ...], dict[str, Any], Any]
 
 
 class _Recorder(TorchDispatchMode):
     def __init__(self) -> None:
         super().__init__()
-        self.calls: list[_Call] = []
+        self.calls: list[Call] = []
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         if any(tag in func.tags for tag in _REFUSED):
@@ -88,19 +89,20 @@ class _Value:
 class _Writer:
     """Goes through the recorded calls once, executing as it writes, so that shapes and strides are always known."""
 
-    def __init__(self, inputs: tuple[Tensor, ...], calls: list[_Call], narrow: int) -> None:
+    def __init__(self, inputs: Sequence[Tensor], strided: Sequence[Tensor], calls: list[Call], narrow: int) -> None:
         self.graph, self.root, self.calls, self.narrow = fx.Graph(), torch.nn.Module(), calls, narrow
         self.values: dict[int, _Value] = {}
         self.views: dict[Any, _Value] = {}
-        self.written = {_storage(tensor) for call in calls for tensor in _written(call)}
-        self.inputs = {_storage(tensor) for tensor in inputs}
-        for k, tensor in enumerate(inputs):
-            self._keep(tensor, _Value(tensor, self.graph.placeholder(f"input_{k}")))
+        self.flat: dict[int, _Value] = {}  # views that would have to copy: of what, for as long as nobody reads them
+        self.written = {storage(tensor) for call in calls for tensor in written_by(call)}
+        self.inputs = {storage(tensor) for tensor in (*inputs, *strided)}
+        for k, (tensor, same) in enumerate(zip(inputs, strided, strict=True)):
+            self._keep(tensor, _Value(same, self.graph.placeholder(f"input_{k}")))
 
     def write(self, out: tuple[Tensor, ...]) -> fx.GraphModule:
         for call in self.calls:
             self._call(*call)
-        self.taken = self.inputs | {_storage(buffer) for buffer in self.root.buffers()}
+        self.taken = self.inputs | {storage(buffer) for buffer in self.root.buffers()}
         self.graph.output(tuple(self._output(self._of(tensor)) for tensor in out))
         if not self.written:
             self.graph.eliminate_dead_code()
@@ -108,35 +110,63 @@ class _Writer:
 
     def _output(self, value: _Value) -> fx.Node:
         """What is returned belongs to the caller: constants, inputs and parts of others are copied."""
-        place = _storage(value.tensor)
+        place = storage(value.tensor)
         if value.constant or place in self.taken or not value.tensor.is_contiguous():
             value = self._emit(torch.clone, (value,), {"memory_format": torch.contiguous_format})
         self.taken.add(place)
         return self._node(value)
 
     def _call(self, func: Any, args: Any, kwargs: Any, result: Any) -> None:
-        for tensor in _written((func, args, kwargs, result)):
-            if self._of(tensor).constant or _storage(tensor) in self.inputs:
+        for tensor in written_by((func, args, kwargs, result)):
+            if self._of(tensor).constant or storage(tensor) in self.inputs:
                 raise Untapeable(f"{func} changes a tensor that outlives the call")
+        safe = isinstance(result, Tensor) and storage(result) not in self.written
+        if safe and func in _VIEWS:
+            self._view(args[0], result)
+            return
+        if safe and self.flat and self._is_pointwise(func, args) and self._unflattened(func, args, kwargs, result):
+            return
         mapped = tree_map_only(Tensor, self._of, (args, kwargs))
         if not isinstance(result, Tensor):
             self._unpack(self._emit(func, *mapped), result)
             return
-        safe = _storage(result) not in self.written
         sources = [leaf for leaf in tree_leaves(mapped) if isinstance(leaf, _Value)]
         if safe and (all(s.constant for s in sources) or func.overloadpacket.__name__ in _VALUELESS):
-            self._keep(result, _Value(result, None, constant=True))
+            self._keep(result, _Value(smallest(result), None, constant=True))
         elif safe and func in _PRODUCTS and self._is_narrow(result):
             flipped = [self._emit(torch.transpose, (source, -2, -1)) for source in reversed(sources)]
             product = self._emit(_PRODUCTS[func], tuple(flipped))
             self._keep(result, self._emit(torch.transpose, (product, -2, -1)))
-        elif safe and func in _VIEWS:
-            made = self._emit(torch.reshape, (sources[0], tuple(args[1])))
-            self._keep(result, made)
-            if _storage(made.tensor) != _storage(sources[0].tensor):  # it had to copy: read the source from there too
-                self.values[id(args[0])] = self._emit(torch.reshape, (made, tuple(args[0].shape)))
         else:
             self._keep(result, self._emit_fast(func, *mapped))
+
+    def _view(self, source: Tensor, result: Tensor) -> None:
+        value, shape = self.flat.get(id(source)) or self._of(source), tuple(result.shape)
+        if value.constant:
+            self._keep(result, _Value(value.tensor.reshape(shape), None, constant=True))
+        elif tuple(value.tensor.shape) == shape:
+            self.values[id(result)] = value
+        elif viewable(value.tensor, shape):
+            self._keep(result, self._emit(torch.reshape, (value, shape)))
+        else:
+            self.flat[id(result)] = value
+
+    def _is_pointwise(self, func: Any, args: Any) -> bool:
+        """Entry by entry, whatever the shape: also losses before reduction, whose batching rules flatten them."""
+        return torch.Tag.pointwise in func.tags or (func is _ATEN.mse_loss.default and tuple(args[2:]) == (0,))
+
+    def _unflattened(self, func: Any, args: Any, kwargs: Any, result: Tensor) -> bool:
+        """Apply a pointwise operation to what its arguments are copying views of, so that nothing is copied."""
+        tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
+        shapes = {tuple(self.flat[id(t)].tensor.shape) for t in tensors if id(t) in self.flat}
+        if len(shapes) != 1 or any(t.shape != result.shape for t in tensors):
+            return False
+        shape = shapes.pop()
+        mapped = tree_map_only(
+            Tensor, lambda t: self.flat.get(id(t)) or self._emit(torch.reshape, (self._of(t), shape)), (args, kwargs)
+        )
+        self.flat[id(result)] = self._emit_fast(func, *mapped)
+        return True
 
     def _is_narrow(self, result: Tensor) -> bool:
         rows, columns = result.shape[-2:]
@@ -169,14 +199,19 @@ class _Writer:
 
     def _known(self, made: _Value) -> _Value:
         """The value that already holds the very same memory, where the new one is a view that changes nothing."""
-        return self.views.setdefault(_memory(made.tensor), made) if isinstance(made.tensor, Tensor) else made
+        return self.views.setdefault(memory(made.tensor), made) if isinstance(made.tensor, Tensor) else made
 
     def _keep(self, original: Tensor, value: _Value) -> None:
         self.values[id(original)] = value
-        self.views.setdefault(_memory(value.tensor), value)
+        self.views.setdefault(memory(value.tensor), value)
 
     def _of(self, tensor: Tensor) -> _Value:
-        if id(tensor) not in self.values:
+        if id(tensor) in self.flat:  # the copy has to be made; whoever reads the source from here on reads it there
+            source = self.flat.pop(id(tensor))
+            copied = self.values[id(tensor)] = self._emit(torch.reshape, (source, tuple(tensor.shape)))
+            again = self._emit(torch.reshape, (copied, tuple(source.tensor.shape)))
+            self.values = {key: again if value is source else value for key, value in self.values.items()}
+        elif id(tensor) not in self.values:
             self._keep(tensor, _Value(tensor, None, constant=True))
         return self.values[id(tensor)]
 
@@ -186,26 +221,3 @@ class _Writer:
             self.root.register_buffer(name, value.tensor)
             value.node = self.graph.get_attr(name)
         return value.node
-
-
-def _storage(tensor: Tensor) -> int:
-    return tensor.untyped_storage().data_ptr()
-
-
-def _memory(tensor: Tensor) -> Any:
-    if tensor.numel() == 0:
-        return id(tensor)
-    return _storage(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
-
-
-def _written(call: _Call) -> list[Tensor]:
-    """Tensors that a call changes in place."""
-    func, args, kwargs, _ = call
-    if not func._schema.is_mutable:
-        return []
-    found: list[Tensor] = []
-    for k, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[k] if k < len(args) else kwargs.get(argument.name)
-            found += [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
-    return found

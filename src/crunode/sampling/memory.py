@@ -1,0 +1,57 @@
+"""Where tensors lie in memory, and which calls write there."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.utils._pytree import tree_leaves
+
+__all__ = ["Call", "memory", "smallest", "storage", "viewable", "written_by"]
+
+# An operator, its arguments, its keyword arguments and its result.
+Call = tuple[Any, tuple[Any, ...], dict[str, Any], Any]
+
+
+def storage(tensor: Tensor) -> int:
+    """Address of the memory that a tensor and all its views share."""
+    return tensor.untyped_storage().data_ptr()
+
+
+def memory(tensor: Tensor) -> Any:
+    """Equal for tensors that are the very same view of the very same memory."""
+    if tensor.numel() == 0:
+        return id(tensor)
+    return storage(tensor), tensor.storage_offset(), tuple(tensor.shape), tensor.stride(), tensor.dtype
+
+
+def viewable(tensor: Tensor, shape: tuple[int, ...]) -> bool:
+    """True when the tensor can take the shape without a copy."""
+    try:
+        tensor.view(shape)
+    except RuntimeError:
+        return False
+    return True
+
+
+def smallest(tensor: Tensor) -> Tensor:
+    """The same tensor, expanded from a smaller one along axes where it does not change."""
+    small = tensor
+    for axis in range(tensor.ndim):
+        if small.shape[axis] > 1 and torch.equal(small.narrow(axis, 0, 1).expand_as(small), small):
+            small = small.narrow(axis, 0, 1)
+    return small.clone().expand_as(tensor)
+
+
+def written_by(call: Call) -> list[Tensor]:
+    """Tensors that a call changes in place."""
+    func, args, kwargs, _ = call
+    if not func._schema.is_mutable:
+        return []
+    found: list[Tensor] = []
+    for k, argument in enumerate(func._schema.arguments):
+        if argument.alias_info is not None and argument.alias_info.is_write:
+            value = args[k] if k < len(args) else kwargs.get(argument.name)
+            found += [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
+    return found
