@@ -108,7 +108,7 @@ def tune(
       for a log-likelihood at its truth, and near 0 without label noise, where lower temperatures see more.
     - *step*: by stochastic approximation of the Metropolis acceptance at each level: 0.8 for HMC trajectories, 0.9
       for the Langevin proposals of unadjusted kernels.
-    - *batch*: enlarged until the predicted heating is below a tenth of the signal.
+    - *batch*: enlarged until the predicted heating at n / log n is below 5 % of the signal.
 
     Args:
         posterior: The target, with anything left None to choose.
@@ -273,10 +273,11 @@ def _batch(
     # carry the curvature bounds it from below.
     trace, square = measures["curvature_trace"], measures["curvature_square"]
     signal = max(0.5 * trace**2 / square if square > 0 else 0.0, 1.0, *(first.signal if first is not None else ()))
-    step = kernel.step[-1] if isinstance(kernel.step, tuple) else kernel.step
-    while batch < rows and step * levels[-1] ** 2 * noise / (8 * batch) > 0.1 * signal:
+    base = min(range(len(levels)), key=lambda j: abs(math.log(levels[j] / wbic_nbeta(land.n))))
+    step = kernel.step[base] if isinstance(kernel.step, tuple) else kernel.step
+    while batch < rows and step * levels[base] ** 2 * noise / (8 * batch) > 0.05 * signal:
         batch = min(2 * batch, rows)
-    reasons["batch"] = "256" if batch == 256 else f"{batch}, so that minibatch noise heats by less than a tenth"
+    reasons["batch"] = "256" if batch == 256 else f"{batch}, so that minibatch noise heats by less than 5 %"
     return replace(kernel, batch=batch)
 
 
