@@ -188,7 +188,7 @@ def _one_thread() -> Iterator[None]:
 
 def _line(row: dict[str, Any]) -> str:
     value = f"{row['value']:.4g} ± {row['se']:.2g} ± {row['systematic']:.2g}"
-    verdict = "ok" if row["ok"] else f"not ok {', '.join(row['findings'])}"
+    verdict = ("ok" if row["ok"] else "not ok") + (f" ({', '.join(row['findings'])})" if row["findings"] else "")
     if row["agrees"] is not None:
         verdict += ", agrees" if row["agrees"] else ", more than 2 errors off"
     return _ROW.format(row["name"], row["parameters"], value, row["exact"] or "", verdict, row["seconds"])

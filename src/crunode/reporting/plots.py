@@ -203,5 +203,6 @@ def draw_levels(axes: Any, estimate: Estimate) -> None:
     axes.errorbar(right, value, error if math.isfinite(error) else None, fmt="D", **bar)
     _limit(axes, np.asarray(seen))
     text = {"fontsize": 8, "color": STYLE["answer"], "ha": "right", "transform": axes.transAxes}
-    name = "extrapolated" if many else "answer"
+    plain = estimate.diagnostics.get("plain") or {}
+    name = f"at nβ = {_number(plain['nbeta'])}" if plain.get("value") == value else "extrapolated" if many else "answer"
     axes.text(0.99, 0.02, f"{name}: {value:.4g} ± {error:.2g} (all errors)", **text)

@@ -55,6 +55,12 @@ def test_levels_and_chains_of_any_number(levels, chains):
     assert ("extrapolated: 2.1" in texts(figure)) == (len(levels) > 1)
 
 
+def test_value_of_one_level_is_not_called_extrapolated():
+    estimate = made([10.0, 30.0, 90.0])
+    estimate.diagnostics["plain"] = {"nbeta": 30.0, "value": 2.1, "se": 0.1}
+    assert "at nβ = 30: 2.1" in texts(estimate.plot())
+
+
 def test_warmup_is_shaded_apart():
     figure = made([50.0], warmup=25).plot()
     strip = figure.subfigs[0].axes[0]
