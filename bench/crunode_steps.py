@@ -67,7 +67,7 @@ def measure(name: str, asked: int, layout: str, compiled: bool, repeats: int, lo
         return *spent, statistics.fmean(float(outcome.arrays["excess"].mean()) for outcome in outcomes)
 
     chains = asked if layout == "batched" else min(asked, ONE_BY_ONE)
-    unit = max(len(inputs) // batch, BLOCK // land.dim)
+    unit = max(1, BLOCK // land.dim)
     short, long = lengths(name, chains, unit, long_steps)
     timed(2 if compiled else unit)  # warm-up
     walls, cpus, excess = [], [], math.nan

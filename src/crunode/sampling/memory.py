@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-__all__ = ["Call", "memory", "smallest", "storage", "viewable", "written_by"]
+__all__ = ["Call", "memory", "smallest", "storage", "trailing", "viewable", "written_by"]
 
 # An operator, its arguments, its keyword arguments and its result.
 Call = tuple[Any, tuple[Any, ...], dict[str, Any], Any]
@@ -55,3 +56,11 @@ def written_by(call: Call) -> list[Tensor]:
             value = args[k] if k < len(args) else kwargs.get(argument.name)
             found += [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
     return found
+
+
+def trailing(shape: tuple[int, ...], size: int) -> tuple[int, ...] | None:
+    """The last axes of `shape` that together have `size` entries."""
+    for start in range(len(shape), -1, -1):
+        if math.prod(shape[start:]) == size:
+            return shape[start:]
+    return None

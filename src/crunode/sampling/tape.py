@@ -18,7 +18,7 @@ from torch import Tensor, fx
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from crunode.sampling.memory import Call, memory, smallest, storage, viewable, written_by
+from crunode.sampling.memory import Call, memory, smallest, storage, trailing, viewable, written_by
 
 __all__ = ["NARROW", "Untapeable", "record"]
 
@@ -93,6 +93,7 @@ class _Writer:
         self.graph, self.root, self.calls, self.narrow = fx.Graph(), torch.nn.Module(), calls, narrow
         self.values: dict[int, _Value] = {}
         self.views: dict[Any, _Value] = {}
+        self.made: dict[Any, _Value] = {}
         self.flat: dict[int, _Value] = {}  # views that would have to copy: of what, for as long as nobody reads them
         self.written = {storage(tensor) for call in calls for tensor in written_by(call)}
         self.inputs = {storage(tensor) for tensor in (*inputs, *strided)}
@@ -126,6 +127,8 @@ class _Writer:
             return
         if safe and self.flat and self._is_pointwise(func, args) and self._unflattened(func, args, kwargs, result):
             return
+        if safe and self._scaled(func, args, result):
+            return
         mapped = tree_map_only(Tensor, self._of, (args, kwargs))
         if not isinstance(result, Tensor):
             self._unpack(self._emit(func, *mapped), result)
@@ -158,15 +161,38 @@ class _Writer:
     def _unflattened(self, func: Any, args: Any, kwargs: Any, result: Tensor) -> bool:
         """Apply a pointwise operation to what its arguments are copying views of, so that nothing is copied."""
         tensors = [leaf for leaf in tree_leaves((args, kwargs)) if isinstance(leaf, Tensor)]
-        shapes = {tuple(self.flat[id(t)].tensor.shape) for t in tensors if id(t) in self.flat}
-        if len(shapes) != 1 or any(t.shape != result.shape for t in tensors):
+        whole = [self.flat[id(t)] for t in tensors if id(t) in self.flat and t.ndim == result.ndim]
+        if not whole:
             return False
-        shape = shapes.pop()
+        shapes = {id(t): trailing(tuple(whole[0].tensor.shape), t.numel()) for t in tensors}
+        for t in tensors:
+            known = self.flat[id(t)].tensor.shape if id(t) in self.flat else shapes[id(t)]
+            if t.shape != result.shape[result.ndim - t.ndim :] or shapes[id(t)] is None or known != shapes[id(t)]:
+                return False
         mapped = tree_map_only(
-            Tensor, lambda t: self.flat.get(id(t)) or self._emit(torch.reshape, (self._of(t), shape)), (args, kwargs)
+            Tensor,
+            lambda t: self.flat.get(id(t)) or self._emit(torch.reshape, (self._of(t), shapes[id(t)])),
+            (args, kwargs),
         )
         self.flat[id(result)] = self._emit_fast(func, *mapped)
         return True
+
+    def _scaled(self, func: Any, args: Any, result: Tensor) -> bool:
+        """Drop powers of one, and let a number meet the constant that multiplies after it."""
+        if func is _ATEN.pow.Tensor_Scalar and args[1] == 1:
+            self._keep(result, self._of(args[0]))
+            return True
+        if func is not _ATEN.mul.Tensor or not all(isinstance(a, Tensor) and a.dtype == result.dtype for a in args):
+            return False
+        for constant, other in (args, reversed(args)):
+            node = self._of(other).node
+            if self._of(constant).constant and node is not None and node.target is torch.mul:
+                before, factor = node.args
+                if isinstance(factor, int | float) and before in self.made and not self._of(other).constant:
+                    joint = _Value(smallest(self._of(constant).tensor * factor), None, constant=True)
+                    self._keep(result, self._emit(torch.mul, (self.made[before], joint)))
+                    return True
+        return False
 
     def _is_narrow(self, result: Tensor) -> bool:
         rows, columns = result.shape[-2:]
@@ -195,7 +221,8 @@ class _Writer:
         tensors = tree_map_only(_Value, lambda v: v.tensor, (args, kwargs or {}))
         made = target(*tensors[0], **tensors[1])
         node = self.graph.call_function(target, *tree_map_only(_Value, self._node, (args, kwargs or {})))
-        return self._known(_Value(made, node))
+        value = self.made[node] = self._known(_Value(made, node))
+        return value
 
     def _known(self, made: _Value) -> _Value:
         """The value that already holds the very same memory, where the new one is a view that changes nothing."""
