@@ -139,19 +139,14 @@ class LooksInside(nn.Linear):
         return y / (1 + float(np.abs(y.detach().numpy()).max()))
 
 
-OUTSIDE_TRANSFORMS = pytest.mark.xfail(
-    raises=RuntimeError, reason="single chains are differentiated by torch.func.grad, which refuses the model too"
-)
-
-
 @pytest.mark.parametrize(
     "kind",
     [
         Item,
         Branches,
         InPlace,
-        pytest.param(Counts, marks=OUTSIDE_TRANSFORMS),
-        pytest.param(LooksInside, marks=OUTSIDE_TRANSFORMS),
+        Counts,
+        LooksInside,
     ],
 )
 @pytest.mark.parametrize("kernel", [SGLD(1e-4, 16), HMC(1e-4, leaps=2)], ids=repr)

@@ -12,6 +12,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import crunode as cr
+from crunode.core.rng import NoiseStream
 
 X = torch.randn(32, 3, generator=torch.Generator().manual_seed(0))
 Y = X.sum(1, keepdim=True)
@@ -265,21 +266,19 @@ def test_folders_that_are_files_or_cannot_be_written(tmp_path):
         cr.load_estimate(tmp_path / "nowhere")
 
 
-def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path):
-    class Interrupting:
-        left = 10**6
-
-        def __call__(self, model, batch):
-            Interrupting.left -= 1
-            if Interrupting.left < 0:
-                raise KeyboardInterrupt
-            return (model(batch[0]) - batch[1]).square().mean(1)
-
-    options = {"loss": Interrupting(), "draws": 170, "layout": "batched"}
+def test_an_interrupted_run_goes_on_as_if_it_had_not_been(tmp_path, monkeypatch):
+    options = {"draws": 170, "layout": "batched"}
     whole = llc(**options, store=tmp_path / "whole")
-    Interrupting.left = 160
+    at = NoiseStream.at
+
+    def interrupted(self, step):
+        if step == 130:
+            raise KeyboardInterrupt
+        return at(self, step)
+
+    monkeypatch.setattr(NoiseStream, "at", interrupted)
     with pytest.raises(KeyboardInterrupt):
         llc(**options, store=tmp_path / "cut")
-    Interrupting.left = 10**6
+    monkeypatch.undo()
     resumed = llc(**options, store=tmp_path / "cut")
     assert resumed.value == whole.value

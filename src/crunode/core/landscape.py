@@ -145,6 +145,13 @@ class Landscape:
         """Mean loss at the flat vector `w` on `batch`. Differentiable and batchable by `torch.func`."""
         return self.batch_losses(w, batch).mean()
 
+    def batch_gradient(self, w: Tensor, batch: Any) -> Tensor:
+        """Gradient of `batch_loss` at the flat vector `w`, by plain autograd: for any model, batchable or not."""
+        with torch.enable_grad():
+            point = w.detach().requires_grad_()
+            (gradient,) = torch.autograd.grad(self.batch_loss(point, batch), point)
+        return gradient
+
     def losses(self, w: Tensor | None = None) -> Tensor:
         """Loss of every example at `w` (the center when None), one for each row of the data.
 

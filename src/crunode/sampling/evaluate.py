@@ -118,7 +118,7 @@ class Evaluator:
             self.why = "a step is large"
             return None
         # Once more elsewhere and on the examples in another order: was any value taken for a constant?
-        elsewhere = w + 0.01 * w.square().mean().sqrt() * torch.linspace(-1, 1, w.shape[-1]).to(w)
+        elsewhere = w + 0.01 * (w.square().mean().sqrt() + 0.1) * torch.linspace(-1, 1, w.shape[-1]).to(w)
         other = [tensor.flip(self.row_axis) for tensor in tensors]
         try:
             arranged = [w, *self._arranged(tensors)]

@@ -127,12 +127,11 @@ def first_step(posterior: Posterior, nbeta: float, seed: int) -> float:
     v = torch.randn(land.dim, generator=generator).to(land.center)
     radius = 1e-2 * max(float(land.center.double().square().mean()) ** 0.5, 0.1)
     batch = next(iter(land.data.passes(min(256, land.data.rows))))
-    gradient = torch.func.grad(land.batch_loss)
-    origin = gradient(land.center, batch)
+    origin = land.batch_gradient(land.center, batch)
     curvature = 0.0
     for _ in range(6):
         v = v / v.norm()
-        v = (gradient(land.center + radius * v, batch) - origin) / radius
+        v = (land.batch_gradient(land.center + radius * v, batch) - origin) / radius
         curvature = float(v.norm())
         if not curvature > 0:
             break

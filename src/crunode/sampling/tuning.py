@@ -304,13 +304,12 @@ def _gradient_noise(land: Landscape, seed: int, batches: int = 8, size: int = 32
     """Trace of the covariance of single-example gradients at the center, from a few small batches."""
     size = min(size, land.data.rows)
     generator = torch.Generator().manual_seed(derived_seed(seed, 12))
-    gradient = torch.func.grad(land.batch_loss)
     rows = []
     for _ in range(batches):
         index = torch.randperm(land.data.rows, generator=generator)[:size].to(land.device)
         batch = land.data.take(index)
         size = leaves(batch)[0].shape[0]  # in a list of batches, that of the batch
-        rows.append(gradient(land.center, batch) * math.sqrt(size))
+        rows.append(land.batch_gradient(land.center, batch) * math.sqrt(size))
     return float(torch.stack(rows).var(0).double().sum())
 
 
@@ -321,12 +320,11 @@ def _curvature(land: Landscape, seed: int, probes: int = 4) -> tuple[float, floa
     """
     generator = torch.Generator().manual_seed(derived_seed(seed, 13))
     batch = next(iter(land.passes()))
-    gradient = torch.func.grad(land.batch_loss)
     radius = 1e-3 * max(float(land.center.double().square().mean()) ** 0.5, 0.1)
     first, second = 0.0, 0.0
     for _ in range(probes):
         v = torch.randint(0, 2, land.center.shape, generator=generator).to(land.center) * 2 - 1
-        ends = [gradient(land.center + sign * radius * v, batch).double() for sign in (1, -1)]
+        ends = [land.batch_gradient(land.center + sign * radius * v, batch).double() for sign in (1, -1)]
         product = (ends[0] - ends[1]) / (2 * radius)
         first += float(product @ v.double()) / probes
         second += float(product @ product) / probes
