@@ -105,8 +105,8 @@ _KINDS = [
     FindingKind(
         "LLC106",
         "loss is flat",
-        "warning",
-        "The loss did not change beyond rounding anywhere the chains went, so the estimate is zero by construction.",
+        "error",
+        "The loss did not change anywhere the chains went, so the estimate is zero by construction and says nothing.",
         "Check that the loss depends on the sampled parameters, or lower the precision.",
     ),
     FindingKind(

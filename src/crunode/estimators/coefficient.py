@@ -169,7 +169,7 @@ def _estimate(draws: Draws, findings: tuple[Finding, ...] = ()) -> Estimate:
             terms["label_noise"] = math.sqrt((kappa or 1.0) * levels[0] / n * max(value, 0.0) / 2)
         # What label noise takes away is put back before asking whether the rest settles.
         settled = [r["value"] + fit.noise_slope * r["nbeta"] / n for r in rows]
-        if growth(levels, settled) > _GROWTH_LIMIT:
+        if growth(levels, settled) > _GROWTH_LIMIT and np.any(draws.arrays["excess"]):
             here = rows.index(nearest)
             value, se = nearest["value"], nearest["se"]
             terms["temperature"] = abs(settled[min(here + 1, len(rows) - 1)] - settled[max(here - 1, 0)]) / 2
@@ -251,7 +251,7 @@ def _findings(
     terms: dict[str, float],
     dim: int,
 ) -> Iterator[Finding]:
-    if float(np.abs(draws.arrays["excess"]).max()) == 0.0:
+    if not np.any(draws.arrays["excess"]):
         yield Finding.of("LLC106", "the loss never left its value at the center")
         return
     if value < -2 * error:

@@ -31,6 +31,9 @@ _HMC_ACCEPTANCE = 0.8
 # A Langevin step accepted this often has a discretisation error well below typical Monte-Carlo errors.
 _LANGEVIN_ACCEPTANCE = 0.9
 _PILOT_ROWS = 1024
+# Measured κ is up to twice the true one, since chains fit some of the noise; only one far above belongs to a loss on
+# another scale than a log-likelihood's.
+_NOISE_SCALE = 4.0
 
 
 @dataclass(frozen=True)
@@ -152,9 +155,15 @@ def _tune(
     layout = choose_layout(small, 8, None)[0]
     first: Pilot | None = None
     if posterior.nbeta is None:
-        base = replace(posterior, landscape=small, nbeta=wbic_nbeta(land.n))
-        first = pilot(base, guide, chains=4, target=target, seed=seed, layout=layout)
-        levels = _ladder(land, _label_noise(_subset(land, 4 * _PILOT_ROWS, seed + 2), first), reasons, measures)
+        fresh = _subset(land, 4 * _PILOT_ROWS, seed + 2)
+        for level in _hotter(land):
+            base = replace(posterior, landscape=small, nbeta=level)
+            first = pilot(base, guide, chains=4, target=target, seed=seed, layout=layout)
+            noise = _label_noise(fresh, first)
+            # Too cold to tell when the chains fit so much noise that the loss does not rise on average.
+            if not land.pointwise or (noise is not None and noise * level < _NOISE_SCALE * wbic_nbeta(land.n)):
+                break
+        levels = _ladder(land, noise, reasons, measures)
     else:
         levels = posterior.levels
         reasons["nbeta"] = "as asked"
@@ -221,6 +230,11 @@ def _precision(
     return 1.0 / square
 
 
+def _hotter(land: Landscape) -> list[float]:
+    """N / log n and lower values to try when that is too cold for the loss at hand."""
+    return [wbic_nbeta(land.n) * 10.0**-k for k in range(5)]
+
+
 def _label_noise(land: Landscape, first: Pilot) -> float | None:
     """κ = E[δ²]/(2E[δ]) over loss differences of single examples at the pilot's last positions.
 
@@ -243,9 +257,7 @@ def _ladder(
     if kappa is not None and kappa < 0.25:
         reasons["nbeta"] = f"little label noise (κ = {kappa:.2g}): a ladder from n / log n upward"
         return tuple(base * f for f in (1.0, 3.0, 9.0, 27.0))
-    # Measured κ is up to twice the true one, since the chains fit some of the noise; only a far larger one is a loss
-    # on another scale than a log-likelihood's.
-    scale = 1.0 if kappa is None else 1.0 / min(max(kappa / 4, 1.0), base / 20)
+    scale = 1.0 if kappa is None else 1.0 / max(kappa / _NOISE_SCALE, 1.0)
     known = "unknown" if kappa is None else f"κ = {kappa:.2g}"
     reasons["nbeta"] = f"label noise ({known}): a ladder around n / log n" + (" over κ" if scale < 1 else "")
     return tuple(base * scale * f for f in (0.25, 0.5, 1.0, 2.0))
