@@ -35,6 +35,7 @@ def test_commands_exist():
         assert f"\n{target}:" in makefile
 
 
-def test_page_of_findings_is_what_the_code_says():
-    page = (ROOT / "docs/findings.md").read_text(encoding="utf-8")
-    assert page == runpy.run_path(str(ROOT / "docs/conf.py"))["findings_page"](), "build the docs to renew it"
+@pytest.mark.parametrize("name", ["findings.md", "accuracy.md"])
+def test_pages_are_what_code_and_validation_say(name):
+    page = (ROOT / "docs" / name).read_text(encoding="utf-8")
+    assert page == runpy.run_path(str(ROOT / "docs/conf.py"))["PAGES"][name](), "build the docs to renew it"

@@ -26,7 +26,7 @@ KERNELS: dict[str, Any] = {k.__name__: k for k in (SGLD, PSGLD, SGHMC, SGNHT, MA
 
 # Work of a full gradient (examples × parameters) up to which exact full-batch trajectories are affordable.
 _FULL_BATCH_WORK = 2e6
-_TINY_WORK = 1e4
+_TINY_WORK = 1e3
 _HMC_ACCEPTANCE = 0.8
 # A Langevin step accepted this often has a discretisation error well below typical Monte-Carlo errors.
 _LANGEVIN_ACCEPTANCE = 0.9
@@ -297,7 +297,7 @@ def _lengths(land: Landscape, kernel: Any) -> tuple[int, int, int]:
     """Chains per level, kept draws and warm-up: more of each where gradients are cheap."""
     if isinstance(kernel, HMC):
         work = land.data.rows * land.dim
-        chains = int(2 ** min(max(round(math.log2(3e5 / work)), 2), 8))
+        chains = int(2 ** min(max(round(math.log2(1e5 / work)), 2), 8))
         return (chains, 800, 400) if work < _TINY_WORK else (chains, 500, 150)
     return (4, 2000, 500)
 
