@@ -71,7 +71,8 @@ def accuracy_page() -> str:
         )
     summary = (
         f"{found['runs']} runs, {found['ok']} marked ok. Relative error: "
-        f"median {100 * found['median_relative_error']:.1f} %, worst {100 * found['worst_relative_error']:.1f} %. Worst of those marked ok: "
+        f"median {100 * found['median_relative_error']:.1f} %, "
+        f"worst {100 * found['worst_relative_error']:.1f} %. Worst of those marked ok: "
         f"{found['worst_ok_in_stated_errors']:.1f} stated errors; within one stated error "
         f"{100 * found['within_one_stated_error']:.0f} %, within two {100 * found['within_two_stated_errors']:.0f} %. "
         f"Median time {found['median_seconds']:.0f} s on one thread.\n"
