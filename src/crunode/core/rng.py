@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import random
 from collections.abc import Iterator, Sequence
 
@@ -10,7 +11,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["BatchStream", "NoiseStream", "derived_seed", "preserved_rng"]
+__all__ = ["BatchStream", "NoiseStream", "derived_seed", "normal_grid", "preserved_rng"]
 
 # Numbers drawn per generator call. It fixes which call a number comes from, so it may not depend on the layout:
 # torch's normal sampler gives other numbers when the same stream is cut at other places.
@@ -55,7 +56,8 @@ class NoiseStream:
         chains: Identity numbers of the chains, in row order.
         width: Numbers per chain and step.
         stream: Number of the stream; different uses take different ones.
-        kind: "normal" or "uniform".
+        kind: "normal", "uniform", or "grid": normal numbers rounded to a grid of 2^16 equally likely values (see
+            `normal_grid`), which on CPUs take a third of the time. Devices other than CPUs draw exact ones instead.
         device: Where the numbers are drawn.
         dtype: Their dtype.
 
@@ -77,10 +79,11 @@ class NoiseStream:
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self._seed, self._chains, self._width, self._stream = seed, list(chains), width, stream
-        self._kind = kind
+        self._kind = "normal" if kind == "grid" and torch.device(device).type != "cpu" else kind
         self._steps = max(1, BLOCK // width)
         self._generator = torch.Generator(device=device)
         self._buffer = torch.empty(len(self._chains), self._steps * width, device=device, dtype=dtype)
+        self._index = torch.empty(BLOCK if self._kind == "grid" else 0, dtype=torch.int32)
         self._block: int | None = None
 
     def at(self, step: int) -> Tensor:
@@ -88,13 +91,43 @@ class NoiseStream:
         block, offset = divmod(step, self._steps)
         if block != self._block:
             for row, chain in zip(self._buffer, self._chains, strict=True):
-                self._generator.manual_seed(derived_seed(self._seed, self._stream, chain, block))
-                if self._kind == "normal":
-                    row.normal_(generator=self._generator)
-                else:
-                    row.uniform_(generator=self._generator)
+                self._fill(row, (self._stream, chain, block))
             self._block = block
         return self._buffer[:, offset * self._width : (offset + 1) * self._width]
+
+    def _fill(self, row: Tensor, key: tuple[int, ...]) -> None:
+        if self._kind == "grid":
+            bits = np.random.SFC64(np.random.SeedSequence(self._seed, spawn_key=key))
+            grid = normal_grid(row.dtype)
+            for start in range(0, len(row), BLOCK):  # so that everything stays in the processor's cache
+                part = row[start : start + BLOCK]
+                drawn = bits.random_raw(-(-len(part) // 4)).view(np.uint16)[: len(part)]
+                index = self._index[: len(part)].copy_(torch.from_numpy(drawn))
+                torch.index_select(grid, 0, index, out=part)
+            return
+        self._generator.manual_seed(derived_seed(self._seed, *key))
+        if self._kind == "normal":
+            row.normal_(generator=self._generator)
+        else:
+            row.uniform_(generator=self._generator)
+
+
+@functools.cache
+def normal_grid(dtype: torch.dtype = torch.float32) -> Tensor:
+    """The 2^16 values of rounded normal numbers: medians of as many slices of equal probability, scaled to variance 1.
+
+    Mean and odd moments are 0, the variance is 1 and the fourth moment 2.999; none is larger than 4.33. Langevin
+    dynamics needs no more than mean and variance of its noise, up to the error of the step.
+
+    Example:
+        >>> grid = normal_grid(torch.float64)
+        >>> abs(float(grid.mean())) < 1e-12, round(float(grid.square().mean()), 12)
+        (True, 1.0)
+    """
+    size = 1 << 16
+    half = torch.special.ndtri((torch.arange(size // 2, dtype=torch.float64) + 0.5) / size)
+    half = half / half.square().mean().sqrt()
+    return torch.cat([half, -half]).to(dtype)
 
 
 class BatchStream:

@@ -33,6 +33,7 @@ class Engine:
         batch: Examples per minibatch; None for all data.
         layout: "batched" (all chains as one `torch.func.vmap`) or "sequential" (a single chain, without it).
         compiled: Compile the gradient with `torch.compile`.
+        overwrite: A gradient may be overwritten by the next one.
     """
 
     def __init__(
@@ -45,6 +46,7 @@ class Engine:
         batch: int | None,
         layout: str,
         compiled: bool = False,
+        overwrite: bool = False,
     ) -> None:
         land = posterior.landscape
         self.land, self.layout = land, layout
@@ -57,11 +59,14 @@ class Engine:
             BatchStream(seed, chains, n=land.data.rows, batch=size, device=land.device) if self.batch and size else None
         )
         paired, shared = self._base is not None and (land.data.stacked or self._batches is None), self._batches is None
-        self._evaluate = Evaluator(land, self.nbeta, layout, shared=shared, paired=paired, compiled=compiled)
+        self._evaluate = Evaluator(
+            land, self.nbeta, layout, shared=shared, paired=paired, compiled=compiled, overwrite=overwrite
+        )
         self._chunks: list[list[Tensor]] = []
         self._gather = _Gather(land, self._base, layout)
         self._step, self._prepared = 0, False
         self._offset: tuple[Tensor, int, Tensor] | None = None
+        self._into = torch.empty(len(chains), land.dim, device=land.device, dtype=land.packing.dtype)
 
     @property
     def why_not_replayed(self) -> str:
@@ -84,9 +89,9 @@ class Engine:
         return gradient, excess
 
     def offset(self, w: Tensor) -> Tensor:
-        """The offset w − w*, computed once for as long as `w` does not change; not to be changed."""
+        """The offset w − w*, computed once for as long as `w` does not change; valid until the next call."""
         if self._offset is None or self._offset[0] is not w or self._offset[1] != w._version:
-            self._offset = (w, w._version, w - self.center)
+            self._offset = (w, w._version, torch.sub(w, self.center, out=self._into))
         return self._offset[2]
 
     def energy(self, w: Tensor, excess: Tensor) -> Tensor:

@@ -35,6 +35,7 @@ class Evaluator:
         shared: All chains see the same examples; otherwise these have a leading chain axis too.
         paired: The losses at the center are given; otherwise they are computed.
         compiled: Compile with `torch.compile` in place of recording.
+        overwrite: A gradient may be overwritten by the next one.
 
     Attributes:
         template: A batch, for the structure to put tensors back into.
@@ -50,7 +51,9 @@ class Evaluator:
         shared: bool,
         paired: bool,
         compiled: bool = False,
+        overwrite: bool = False,
     ) -> None:
+        self.overwrite = overwrite
         self.land, self.nbeta, self.layout = land, nbeta, layout
         self.shared, self.paired, self.compiled = shared, paired, compiled
         self.template = next(iter(land.data.passes(land.data.rows)))
@@ -123,7 +126,7 @@ class Evaluator:
         try:
             arranged = [w, *self._arranged(tensors)]
             narrow = NARROW if w.device.type == "cpu" else 0
-            replay = record(self._plain, w, *tensors, narrow=narrow, strided=arranged)
+            replay = record(self._plain, w, *tensors, narrow=narrow, strided=arranged, overwrite=self.overwrite)
             pairs = zip(replay(elsewhere, *self._arranged(other)), self._plain(elsewhere, *other), strict=True)
             if all(_close(a, b) for a, b in pairs):
                 return replay

@@ -91,9 +91,11 @@ class _Runner:
             batch=getattr(group.kernel, "batch", None),
             layout=group.layout,
             compiled=group.compiled,
+            overwrite=getattr(group.kernel, "one_gradient", False),
         )
         self.step = torch.tensor(group.step, dtype=torch.float64).to(**place).reshape(-1, 1)
-        self.normal = NoiseStream(group.seed, group.chains, land.dim, stream=0, **place)
+        kind = "normal" if group.kernel.metropolis else "grid"  # a Metropolis test takes the density for exact
+        self.normal = NoiseStream(group.seed, group.chains, land.dim, stream=0, kind=kind, **place)
         self.uniform = NoiseStream(group.seed, group.chains, 2, stream=1, kind="uniform", **place)
         self.blocks: dict[str, list[dict[str, np.ndarray]]] = {"warmup": [], "draws": []}
 

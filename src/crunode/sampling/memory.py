@@ -1,4 +1,4 @@
-"""Where tensors lie in memory, and which calls write there."""
+"""Where tensors lie in memory."""
 
 from __future__ import annotations
 
@@ -7,12 +7,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.utils._pytree import tree_leaves
 
-__all__ = ["Call", "memory", "smallest", "storage", "trailing", "viewable", "written_by"]
-
-# An operator, its arguments, its keyword arguments and its result.
-Call = tuple[Any, tuple[Any, ...], dict[str, Any], Any]
+__all__ = ["filling", "memory", "smallest", "storage", "trailing", "viewable"]
 
 
 def storage(tensor: Tensor) -> int:
@@ -45,22 +41,14 @@ def smallest(tensor: Tensor) -> Tensor:
     return small.clone().expand_as(tensor)
 
 
-def written_by(call: Call) -> list[Tensor]:
-    """Tensors that a call changes in place."""
-    func, args, kwargs, _ = call
-    if not func._schema.is_mutable:
-        return []
-    found: list[Tensor] = []
-    for k, argument in enumerate(func._schema.arguments):
-        if argument.alias_info is not None and argument.alias_info.is_write:
-            value = args[k] if k < len(args) else kwargs.get(argument.name)
-            found += [leaf for leaf in tree_leaves(value) if isinstance(leaf, Tensor)]
-    return found
-
-
 def trailing(shape: tuple[int, ...], size: int) -> tuple[int, ...] | None:
     """The last axes of `shape` that together have `size` entries."""
     for start in range(len(shape), -1, -1):
         if math.prod(shape[start:]) == size:
             return shape[start:]
     return None
+
+
+def filling(length: int) -> float:
+    """The used part of vector registers of 16 numbers."""
+    return length / (-(-length // 16) * 16)

@@ -2,6 +2,8 @@
 
 All sample exp(−U(w)) with U(w) = nβ L(w) + (γ/2)‖w − μ‖², up to an error of the order of the step. `step` is the
 variance of the noise that plain Langevin dynamics adds in one step (ε), for all of them.
+
+They set `one_gradient`: a gradient is done with before the next one is asked for, so that all may use the same memory.
 """
 
 from __future__ import annotations
@@ -53,6 +55,7 @@ class SGLD:
     step: Step = None
     batch: int | None = None
     metropolis: ClassVar[bool] = False
+    one_gradient: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -93,6 +96,7 @@ class PSGLD:
     decay: float = 0.99
     damping: float = 0.1
     metropolis: ClassVar[bool] = False
+    one_gradient: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -139,6 +143,7 @@ class SGHMC:
     batch: int | None = None
     friction: float = 0.1
     metropolis: ClassVar[bool] = False
+    one_gradient: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_fields(self)
@@ -185,6 +190,7 @@ class SGNHT:
     diffusion: float = 0.1
     inertia: float = 0.02
     metropolis: ClassVar[bool] = False
+    one_gradient: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         check_fields(self)

@@ -15,10 +15,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, fx
-from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from crunode.sampling.memory import Call, memory, smallest, storage, trailing, viewable, written_by
+from crunode.sampling.calls import Call, Recorder, Untapeable, written_by
+from crunode.sampling.memory import filling, memory, smallest, storage, trailing, viewable
+from crunode.sampling.plan import plan
 
 __all__ = ["NARROW", "Untapeable", "record"]
 
@@ -27,15 +28,14 @@ _ATEN = torch.ops.aten
 _VIEWS = {_ATEN.view.default, _ATEN._unsafe_view.default}
 _PRODUCTS = {_ATEN.mm.default: torch.mm, _ATEN.bmm.default: torch.bmm}
 _VALUELESS = {"ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full"}
-_REFUSED = (torch.Tag.dynamic_output_shape, torch.Tag.data_dependent_output, torch.Tag.nondeterministic_seeded)
-
-
-class Untapeable(Exception):
-    """The function cannot be replayed; the message says why."""
 
 
 def record(
-    fn: Callable[..., tuple[Tensor, ...]], *inputs: Tensor, narrow: int = 0, strided: Sequence[Tensor] = ()
+    fn: Callable[..., tuple[Tensor, ...]],
+    *inputs: Tensor,
+    narrow: int = 0,
+    strided: Sequence[Tensor] = (),
+    overwrite: bool = False,
 ) -> Callable[..., tuple[Tensor, ...]]:
     """A function equal to `fn` for tensors of the same shapes and dtypes, that runs its tensor operations alone.
 
@@ -46,6 +46,7 @@ def record(
         inputs: Tensors to record with.
         narrow: Products with at most this many columns are computed in transposed order; 0 for none.
         strided: The same tensors with the strides they will have from now on, where these are others.
+        overwrite: The first result is overwritten by the next call, which spares memory from being taken anew.
 
     Raises:
         Untapeable: The operations depend on values (branches, `.item()`, masks), are random, or change their inputs.
@@ -55,26 +56,16 @@ def record(
         >>> double(torch.tensor([1.0, 2.0, 3.0]))
         (tensor(12.),)
     """
-    recorder = _Recorder()
+    recorder = Recorder()
     with torch.no_grad(), recorder:
         out = fn(*inputs)
     with torch.no_grad():
-        module = _Writer(inputs, strided or inputs, recorder.calls, narrow).write(out)
+        writer = _Writer(inputs, strided or inputs, recorder.calls, narrow)
+        module = writer.write(out)
+        if not writer.written:
+            plan(module, {node: value.tensor for node, value in writer.made.items()}, first_too=overwrite)
     replay: Callable[..., tuple[Tensor, ...]] = module.forward
     return replay
-
-
-class _Recorder(TorchDispatchMode):
-    def __init__(self) -> None:
-        super().__init__()
-        self.calls: list[Call] = []
-
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        if any(tag in func.tags for tag in _REFUSED):
-            raise Untapeable(f"{func} depends on values or on chance")
-        out = func(*args, **(kwargs or {}))
-        self.calls.append((func, args, kwargs or {}, out))
-        return out
 
 
 @dataclass
@@ -98,7 +89,9 @@ class _Writer:
         self.written = {storage(tensor) for call in calls for tensor in written_by(call)}
         self.inputs = {storage(tensor) for tensor in (*inputs, *strided)}
         for k, (tensor, same) in enumerate(zip(inputs, strided, strict=True)):
-            self._keep(tensor, _Value(same, self.graph.placeholder(f"input_{k}")))
+            value = _Value(same, self.graph.placeholder(f"input_{k}"))
+            self.made[value.node] = value
+            self._keep(tensor, value)
 
     def write(self, out: tuple[Tensor, ...]) -> fx.GraphModule:
         for call in self.calls:
@@ -195,14 +188,18 @@ class _Writer:
         return False
 
     def _is_narrow(self, result: Tensor) -> bool:
+        """True when a product is faster in transposed order: its rows are short, or fill vector registers badly."""
         rows, columns = result.shape[-2:]
-        return 1 < columns <= self.narrow and rows >= 2 * columns
+        if not self.narrow or columns < 2:
+            return False
+        return (columns <= self.narrow and rows >= 2 * columns) or filling(rows) > 1.1 * filling(columns)
 
     def _unpack(self, made: _Value, result: Any) -> None:
         for k, part in enumerate(result):
             if isinstance(part, Tensor):
                 node = self.graph.call_function(operator.getitem, (made.node, k))
-                self._keep(part, self._known(_Value(made.tensor[k], node)))
+                self.made[node] = self._known(_Value(made.tensor[k], node))
+                self._keep(part, self.made[node])
 
     def _emit_fast(self, func: Any, args: Any, kwargs: Any) -> _Value:
         """The same operation by its binding in `torch`, which takes less time to call than the operator object."""
@@ -247,4 +244,5 @@ class _Writer:
             name = f"constant_{len(self.root._buffers)}"
             self.root.register_buffer(name, value.tensor)
             value.node = self.graph.get_attr(name)
+            self.made[value.node] = value
         return value.node

@@ -167,3 +167,22 @@ def test_operations_in_place_are_kept():
         assert torch.equal(a, b)
     for a, b in zip(replay(2 * x), fn(2 * x), strict=True):
         assert torch.equal(a, b)
+
+
+@pytest.mark.parametrize("shape", [(3, 200, 150), (200, 150)])
+def test_large_results_lie_in_standing_memory(shape):
+    def fn(w, x):
+        product = x @ w
+        return torch.cat([product.flatten(-2), product.cos().flatten(-2), x.flatten(-2)], -1), product.sum()
+
+    w, x = torch.randn(*shape[:-2], 150, 150), torch.randn(*shape)
+    new, same = record(fn, w, x), record(fn, w, x, overwrite=True)
+    for replay in (new, same):
+        for factor in (1, 2):
+            for a, b in zip(replay(factor * w, x), fn(factor * w, x), strict=True):
+                torch.testing.assert_close(a, b)
+    assert same(w, x)[0].data_ptr() == same(2 * w, x)[0].data_ptr()
+    first = new(w, x)[0]
+    before = first.clone()
+    new(2 * w, x)
+    assert torch.equal(first, before)
