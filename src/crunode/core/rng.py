@@ -155,10 +155,11 @@ class BatchStream:
         """Indices of the minibatch of each chain at `step`, shape (chain, batch)."""
         block, offset = divmod(step, self._steps)
         if block != self._block:
-            generator = torch.Generator()
-            index = torch.empty(len(self._chains), self._steps * self._batch, dtype=torch.int64)
-            for row, chain in zip(index, self._chains, strict=True):
+            generator = torch.Generator(device=self._device)
+            shape = len(self._chains), self._steps * self._batch
+            self._index = torch.empty(shape, dtype=torch.int64, device=self._device)
+            for row, chain in zip(self._index, self._chains, strict=True):
                 generator.manual_seed(derived_seed(self._seed, 1 << 20, chain, block))
                 row.random_(self._n, generator=generator)
-            self._index, self._block = index.to(self._device), block
+            self._block = block
         return self._index[:, offset * self._batch : (offset + 1) * self._batch]

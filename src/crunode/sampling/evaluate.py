@@ -59,7 +59,8 @@ class Evaluator:
         self.template = next(iter(land.data.passes(land.data.rows)))
         self.row_axis = 0 if shared or layout == "sequential" else 1
         self.why = "compiled" if compiled else ""
-        self._plain: Callable[..., Pair] = torch.compile(self._function()) if compiled else self._function()
+        plain = self._function()
+        self._plain: Callable[..., Pair] = torch.compile(plain, dynamic=False) if compiled else plain
         self._replays: dict[int, Callable[..., Any] | None] = {}
 
     def prepare(self, w: Tensor, tensors: Sequence[Tensor]) -> bool:
