@@ -62,7 +62,7 @@ def record(
     with torch.no_grad():
         writer = _Writer(inputs, strided or inputs, recorder.calls, narrow)
         module = writer.write(out)
-        if not writer.written:
+        if not writer.written and inputs[0].device.type == "cpu":  # elsewhere torch keeps freed memory itself
             plan(module, {node: value.tensor for node, value in writer.made.items()}, first_too=overwrite)
     replay: Callable[..., tuple[Tensor, ...]] = module.forward
     return replay
