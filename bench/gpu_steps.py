@@ -121,7 +121,11 @@ def by_graph(posterior: Posterior, kernel: SGLD, chains: int) -> Any:
         with torch.cuda.graph(graph):
             excess = advance()
 
+    # A graph does not keep alive the memory it works on; whoever replays it has to.
+    held = engine, state, step
+
     def run(steps: int) -> None:
+        assert held
         rows = []
         for k in range(steps):
             noise.copy_(normal.at(k))
