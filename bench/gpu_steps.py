@@ -9,6 +9,7 @@ enter. `graph` captures one whole step (gather, gradient, update) and replays it
 from __future__ import annotations
 
 import argparse
+import gc
 import json
 import statistics
 import sys
@@ -142,6 +143,7 @@ def by_graph(posterior: Posterior, kernel: SGLD, chains: int) -> Any:
 def measure(name: str, chains: int, variant: str, device: torch.device, quick: bool) -> dict[str, Any]:
     row: dict[str, Any] = {"model": name, "chains": chains, "variant": variant}
     try:
+        gc.collect()
         torch.compiler.reset()
         if device.type == "cuda":
             torch.cuda.empty_cache()
