@@ -11,6 +11,7 @@ from torch.func import grad, vmap
 
 from crunode.core.data import leaves, map_tree
 from crunode.core.landscape import Landscape
+from crunode.sampling.capture import Captured
 from crunode.sampling.tape import NARROW, Untapeable, record
 
 __all__ = ["Evaluator", "feature_major", "flatten", "is_narrow"]
@@ -40,6 +41,7 @@ class Evaluator:
     Attributes:
         template: A batch, for the structure to put tensors back into.
         why: Why the operations are not replayed; empty when they are, or when nothing was evaluated yet.
+        why_not_captured: Why they are not replayed as a CUDA graph, on a GPU.
     """
 
     def __init__(
@@ -58,7 +60,7 @@ class Evaluator:
         self.shared, self.paired, self.compiled = shared, paired, compiled
         self.template = next(iter(land.data.passes(land.data.rows)))
         self.row_axis = 0 if shared or layout == "sequential" else 1
-        self.why = "compiled" if compiled else ""
+        self.why, self.why_not_captured = "compiled" if compiled else "", ""
         plain = self._function()
         self._plain: Callable[..., Pair] = torch.compile(plain, dynamic=False) if compiled else plain
         self._replays: dict[int, Callable[..., Any] | None] = {}
@@ -121,20 +123,35 @@ class Evaluator:
         if 4 * len(self.nbeta) * (4 * self.land.dim + 3 * rows * self.land.activations) > _LARGEST:
             self.why = "a step is large"
             return None
-        # Once more elsewhere and on the examples in another order: was any value taken for a constant?
-        elsewhere = w + 0.01 * (w.square().mean().sqrt() + 0.1) * torch.linspace(-1, 1, w.shape[-1]).to(w)
-        other = [tensor.flip(self.row_axis) for tensor in tensors]
+        narrow = NARROW if w.device.type == "cpu" else 0
         try:
             arranged = [w, *self._arranged(tensors)]
-            narrow = NARROW if w.device.type == "cpu" else 0
             replay = record(self._plain, w, *tensors, narrow=narrow, strided=arranged, overwrite=self.overwrite)
-            pairs = zip(replay(elsewhere, *self._arranged(other)), self._plain(elsewhere, *other), strict=True)
-            if all(_close(a, b) for a, b in pairs):
-                return replay
-            self.why = "replayed operations give another result"
+            if not self._agrees(replay, w, tensors):
+                self.why = "replayed operations give another result"
+                return None
         except (Untapeable, RuntimeError) as error:
             self.why = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
-        return None
+            return None
+        return replay if w.device.type != "cuda" else self._captured(replay, w, tensors)
+
+    def _captured(self, replay: Callable[..., Any], w: Tensor, tensors: Sequence[Tensor]) -> Callable[..., Any]:
+        """The operations as a CUDA graph where that works."""
+        try:
+            captured = Captured(replay, [w, *tensors], overwrite=self.overwrite)
+            if self._agrees(captured, w, tensors):
+                return captured
+            self.why_not_captured = "captured operations give another result"
+        except RuntimeError as error:
+            self.why_not_captured = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"
+        return replay
+
+    def _agrees(self, replay: Callable[..., Any], w: Tensor, tensors: Sequence[Tensor]) -> bool:
+        """Once more elsewhere and on the examples in another order: was any value taken for a constant?"""
+        elsewhere = w + 0.01 * (w.square().mean().sqrt() + 0.1) * torch.linspace(-1, 1, w.shape[-1]).to(w)
+        other = [tensor.flip(self.row_axis) for tensor in tensors]
+        pairs = zip(replay(elsewhere, *self._arranged(other)), self._plain(elsewhere, *other), strict=True)
+        return all(_close(a, b) for a, b in pairs)
 
     def _arranged(self, tensors: Sequence[Tensor]) -> list[Tensor]:
         return [feature_major(tensor, self.row_axis) for tensor in tensors]
