@@ -36,7 +36,7 @@ test: lint $(MIN)/.stamp ## lint, all tests with coverage, then unit tests and c
 	$(ONE_THREAD) CRUNODE_REQUIRE_ALL=1 $(BIN)/python -m pytest -n $(WORKERS) -m "$(MARK)" --cov
 	@echo "== minimal install: torch, numpy, safetensors, pytest =="
 	$(ONE_THREAD) CRUNODE_MINIMAL=1 $(MIN)/bin/python -m pytest $(wildcard tests/unit tests/contracts) \
-	  -m "not needs_full and not slow"
+	  -m "not needs_full and not slow and not heavy"
 
 lint: $(VENV)/.stamp-dev ## ruff (rules and format), mypy, import direction
 	$(BIN)/ruff check .

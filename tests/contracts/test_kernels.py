@@ -14,6 +14,8 @@ from crunode.sampling.metropolis import HMC, MALA
 from crunode.sampling.stochastic import PSGLD, SGHMC, SGLD, SGNHT
 from crunode.testing import check_kernel
 
+pytestmark = pytest.mark.heavy
+
 # Other settings than the step may not change the target, so those that matter most come at a second value.
 KERNELS = [
     SGLD(),

@@ -9,6 +9,8 @@ import sys
 
 import pytest
 
+pytestmark = pytest.mark.heavy
+
 WARM = """
 import json, os, random, signal, sys, time, traceback
 import multiprocessing

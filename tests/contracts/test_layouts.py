@@ -14,6 +14,8 @@ from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.run import sample
 from crunode.sampling.stochastic import PSGLD, SGHMC, SGLD, SGNHT
 
+pytestmark = pytest.mark.heavy
+
 MINIBATCH = [SGLD(2e-4, 16), PSGLD(2e-4, 16), SGHMC(2e-4, 16), SGNHT(2e-4, 16)]
 FULL = [SGLD(2e-4, 96), PSGLD(2e-4, 96), SGHMC(2e-4, 96), SGNHT(2e-4, 96), MALA(2e-4), HMC(1e-3, leaps=4)]
 TOLERANCE = {torch.float64: 1e-9, torch.float32: 2e-3}

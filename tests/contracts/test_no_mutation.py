@@ -17,6 +17,8 @@ from torch.utils.data import DataLoader, RandomSampler, TensorDataset
 
 import crunode as cr
 
+pytestmark = pytest.mark.heavy
+
 QUICK = {"nbeta": 20.0, "precision": 1.0, "chains": 2, "draws": 6, "warmup": 2}
 KERNEL = cr.SGLD(step=1e-4, batch=16)
 KERNELS = [KERNEL, cr.PSGLD(1e-4, 16), cr.SGHMC(1e-4, 16), cr.SGNHT(1e-4, 16), cr.MALA(1e-4), cr.HMC(1e-4, leaps=2)]
