@@ -3,7 +3,7 @@
     python bench/scaling.py --out validation/scaling_cpu.json
 
 Each figure is a slope between two lengths of crunode's own runner, the median of some repeats. One thing is changed at
-a time from a net 16-64-64-4 (5572 parameters) with batches of 128 out of 4096 examples and 8 chains.
+a time from a net 16-64-64-4 (5508 parameters) with batches of 128 out of 4096 examples and 8 chains.
 """
 
 from __future__ import annotations

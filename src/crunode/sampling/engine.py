@@ -130,8 +130,8 @@ class Engine:
 
     def _split(self) -> list[list[Tensor]]:
         chunks: list[list[Tensor]] = []
-        start = 0
-        for batch in self.land.data.passes(self.land.chunk_rows(len(self.nbeta))):
+        start, rows, most = 0, self.land.data.rows, self.land.chunk_rows(len(self.nbeta))
+        for batch in self.land.data.passes(-(-rows // -(-rows // most))):  # of nearly equal size
             end = start + leaves(batch)[0].shape[0]
             chunks.append(flatten(batch, None if self._base is None else self._base[start:end]))
             start = end

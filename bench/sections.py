@@ -1,0 +1,104 @@
+"""Where the time of an SGLD step goes, part by part, on one CPU thread (medians over steps of one run).
+
+python bench/sections.py
+"""
+
+from __future__ import annotations
+
+import argparse
+import statistics
+import sys
+import time
+import warnings
+from pathlib import Path
+from typing import Any
+
+import torch
+
+sys.path.insert(0, str(Path(__file__).resolve().parent))
+import models
+from crunode_steps import groups_of
+
+from crunode.core.landscape import Landscape
+from crunode.sampling.group import _Runner
+from crunode.sampling.posterior import Gaussian, Posterior
+from crunode.sampling.stochastic import SGLD
+
+CASES = (("tiny", 8), ("tiny", 32), ("mlp", 1), ("quadratic", 8))
+PRODUCTS = (torch.mm, torch.bmm, torch.addmm, torch.baddbmm)
+PARTS = ("gradient", "of which products", "noise", "gather", "update", "distance")
+
+
+class Clock:
+    """Adds up the time between calls, by name."""
+
+    def __init__(self) -> None:
+        self.spent: dict[str, list[float]] = {}
+        self.last = time.perf_counter()
+
+    def lap(self, name: str | None) -> None:
+        now = time.perf_counter()
+        if name is not None:
+            self.spent.setdefault(name, []).append(now - self.last)
+        self.last = time.perf_counter()
+
+
+def sections(name: str, chains: int, steps: int) -> dict[str, float]:
+    """Microseconds per step and chain of each part."""
+    model, inputs, targets, loss_fn, batch = models.build(name)
+    run = models.settings(name, len(inputs))
+    posterior = Posterior(
+        Landscape(model, (inputs, targets), loss_fn), nbeta=run.nbeta, prior=Gaussian(precision=run.localization)
+    )
+    kernel = SGLD(step=run.step_size, batch=batch)
+    layout = "batched" if chains > 1 else "sequential"
+    runner = _Runner(groups_of(posterior, kernel, chains, layout, False, steps)[0])
+    state, _ = runner._start()
+    for step in range(5):
+        runner._advance(state, step, False)
+    engine, w, clock = runner.engine, state["w"], Clock()
+    for step in range(5, steps):
+        clock.lap(None)
+        torch.linalg.vector_norm(engine.offset(w), dim=1).square_()
+        clock.lap("distance")
+        noise = runner.normal.at(step)
+        clock.lap("noise")
+        tensors = engine._gather(engine._batches.at(step))  # type: ignore[union-attr]
+        clock.lap("gather")
+        gradient, _ = engine._evaluate(w if chains > 1 else w[0], tensors)
+        clock.lap("gradient")
+        gradient = gradient if chains > 1 else gradient[None]
+        gradient.add_(engine.offset(w), alpha=engine.precision)
+        w.addcmul_(gradient, runner.step, value=-0.5).addcmul_(noise, runner.step.sqrt())
+        clock.lap("update")
+    found = {part: 1e6 * statistics.median(times) / chains for part, times in clock.spent.items()}
+    # Blocks of noise serve many steps of a small model: the mean counts there, not the median.
+    found["noise"] = 1e6 * statistics.fmean(clock.spent["noise"]) / chains
+    found["of which products"] = products(engine, w if chains > 1 else w[0], tensors, steps) / chains
+    return found
+
+
+def products(engine: Any, w: torch.Tensor, tensors: Any, steps: int) -> float:
+    """Microseconds that the matrix products of a gradient take, by torch's profiler."""
+    with torch.profiler.profile() as profile:
+        for _ in range(steps):
+            engine._evaluate(w, tensors)
+    names = {f"aten::{product.__name__}" for product in PRODUCTS}
+    return sum(event.self_cpu_time_total for event in profile.key_averages() if event.key in names) / steps
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--steps", type=int, default=150)
+    options = parser.parse_args()
+    warnings.simplefilter("ignore")
+    torch.set_num_threads(1)
+    torch.set_grad_enabled(False)
+    print(f"| model | chains | {' | '.join(PARTS)} |\n|---|---|{'---|' * len(PARTS)}")
+    for name, chains in CASES:
+        found = sections(name, chains, options.steps)
+        print(f"| {name} | {chains} | {' | '.join(f'{found[part]:.3g}' for part in PARTS)} |", flush=True)
+
+
+if __name__ == "__main__":
+    main()
