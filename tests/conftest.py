@@ -9,9 +9,14 @@ import ast
 import importlib.util
 import os
 import re
+import signal
 from pathlib import Path
 
 import pytest
+
+# A shell that runs the tests in the background has them ignore Ctrl-C, and so would every process they start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REQUIRE_ALL = os.environ.get("CRUNODE_REQUIRE_ALL") == "1"
 MINIMAL = os.environ.get("CRUNODE_MINIMAL") == "1" and not REQUIRE_ALL
