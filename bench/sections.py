@@ -1,4 +1,4 @@
-"""Where the time of an SGLD step goes, part by part, on one CPU thread (medians over steps of one run).
+"""Where the time of an SGLD step goes, part by part, on one CPU thread.
 
 python bench/sections.py
 """
@@ -71,10 +71,11 @@ def sections(name: str, chains: int, steps: int) -> dict[str, float]:
         gradient.add_(engine.offset(w), alpha=engine.precision)
         w.addcmul_(gradient, runner.step, value=-0.5).addcmul_(noise, runner.step.sqrt())
         clock.lap("update")
-    found = {part: 1e6 * statistics.median(times) / chains for part, times in clock.spent.items()}
-    # Blocks of noise serve many steps of a small model: the mean counts there, not the median.
-    found["noise"] = 1e6 * statistics.fmean(clock.spent["noise"]) / chains
-    found["of which products"] = products(engine, w if chains > 1 else w[0], tensors, steps) / chains
+    found = {part: 1e6 * statistics.quantiles(times, n=10)[0] / chains for part, times in clock.spent.items()}
+    if runner.normal._steps > 1:  # a block of noise serves many steps: the mean counts
+        found["noise"] = 1e6 * statistics.fmean(clock.spent["noise"]) / chains
+    timed = [products(engine, w if chains > 1 else w[0], tensors, 20) for _ in range(steps // 20)]
+    found["of which products"] = statistics.quantiles(timed, n=10)[0] / chains
     return found
 
 
