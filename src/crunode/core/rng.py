@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import functools
 import random
 from collections.abc import Iterator, Sequence
 
@@ -11,11 +10,16 @@ import numpy as np
 import torch
 from torch import Tensor
 
-__all__ = ["BatchStream", "NoiseStream", "derived_seed", "normal_grid", "preserved_rng"]
+__all__ = ["BatchStream", "NoiseStream", "derived_seed", "preserved_rng"]
 
 # Numbers drawn per generator call. It fixes which call a number comes from, so it may not depend on the layout:
 # torch's normal sampler gives other numbers when the same stream is cut at other places.
 BLOCK = 1 << 15
+
+# Grid noise is x = a v + b v^3 for v drawn from the 128 odd whole numbers between -127 and 127. These two make
+# variance and fourth moment 1 and 3.
+_GRID = 0.004740030552112101, 8.442973216034588e-07
+_ODD = np.uint64(0x0101010101010101)
 
 
 def derived_seed(seed: int, *key: int) -> int:
@@ -56,8 +60,9 @@ class NoiseStream:
         chains: Identity numbers of the chains, in row order.
         width: Numbers per chain and step.
         stream: Number of the stream; different uses take different ones.
-        kind: "normal", "uniform", or "grid": normal numbers rounded to a grid of 2^16 equally likely values (see
-            `normal_grid`), which on CPUs take a third of the time. Devices other than CPUs draw exact ones instead.
+        kind: "normal", "uniform", or "grid": 128 equally likely values with the first five moments of normal numbers
+            and none larger than 2.33, which on CPUs take a fifth of the time. The local error of a Langevin step is of
+            the same order with either (Kloeden & Platen 1992, section 14.2). Other devices draw normal numbers instead.
         device: Where the numbers are drawn.
         dtype: Their dtype.
 
@@ -83,7 +88,9 @@ class NoiseStream:
         self._steps = max(1, BLOCK // width)
         self._generator = torch.Generator(device=device)
         self._buffer = torch.empty(len(self._chains), self._steps * width, device=device, dtype=dtype)
-        self._index = torch.empty(BLOCK if self._kind == "grid" else 0, dtype=torch.int32)
+        linear, cubic = _GRID
+        self._linear, self._cubic = torch.tensor(linear, dtype=dtype), cubic
+        self._scratch = torch.empty(BLOCK if self._kind == "grid" else 0, dtype=dtype)
         self._block: int | None = None
 
     def at(self, step: int) -> Tensor:
@@ -98,36 +105,18 @@ class NoiseStream:
     def _fill(self, row: Tensor, key: tuple[int, ...]) -> None:
         if self._kind == "grid":
             bits = np.random.SFC64(np.random.SeedSequence(self._seed, spawn_key=key))
-            grid = normal_grid(row.dtype)
             for start in range(0, len(row), BLOCK):  # so that everything stays in the processor's cache
                 part = row[start : start + BLOCK]
-                drawn = bits.random_raw(-(-len(part) // 4)).view(np.uint16)[: len(part)]
-                index = self._index[: len(part)].copy_(torch.from_numpy(drawn))
-                torch.index_select(grid, 0, index, out=part)
+                drawn = bits.random_raw(-(-len(part) // 8))
+                drawn |= _ODD
+                part.copy_(torch.from_numpy(drawn.view(np.int8))[: len(part)])
+                part.mul_(torch.addcmul(self._linear, part, part, value=self._cubic, out=self._scratch[: len(part)]))
             return
         self._generator.manual_seed(derived_seed(self._seed, *key))
         if self._kind == "normal":
             row.normal_(generator=self._generator)
         else:
             row.uniform_(generator=self._generator)
-
-
-@functools.cache
-def normal_grid(dtype: torch.dtype = torch.float32) -> Tensor:
-    """The 2^16 values of rounded normal numbers: medians of as many slices of equal probability, scaled to variance 1.
-
-    Mean and odd moments are 0, the variance is 1 and the fourth moment 2.999; none is larger than 4.33. Langevin
-    dynamics needs no more than mean and variance of its noise, up to the error of the step.
-
-    Example:
-        >>> grid = normal_grid(torch.float64)
-        >>> abs(float(grid.mean())) < 1e-12, round(float(grid.square().mean()), 12)
-        (True, 1.0)
-    """
-    size = 1 << 16
-    half = torch.special.ndtri((torch.arange(size // 2, dtype=torch.float64) + 0.5) / size)
-    half = half / half.square().mean().sqrt()
-    return torch.cat([half, -half]).to(dtype)
 
 
 class BatchStream:

@@ -11,8 +11,8 @@ from torch.func import grad, vmap
 
 from crunode.core.data import leaves, map_tree
 from crunode.core.landscape import Landscape
-from crunode.sampling.capture import Captured
-from crunode.sampling.tape import NARROW, Untapeable, record
+from crunode.sampling.replay.capture import Captured
+from crunode.sampling.replay.tape import NARROW, Untapeable, record
 
 __all__ = ["Evaluator", "feature_major", "flatten", "is_narrow"]
 

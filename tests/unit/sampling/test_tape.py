@@ -9,7 +9,7 @@ from crunode.core.landscape import Landscape
 from crunode.sampling.engine import Engine
 from crunode.sampling.evaluate import Evaluator
 from crunode.sampling.posterior import Flat, Gaussian, Posterior
-from crunode.sampling.tape import Untapeable, record
+from crunode.sampling.replay.tape import Untapeable, record
 
 
 class Tied(nn.Module):
@@ -186,3 +186,18 @@ def test_large_results_lie_in_standing_memory(shape):
     before = first.clone()
     new(2 * w, x)
     assert torch.equal(first, before)
+
+
+def test_views_follow_the_arguments():
+    """Replayed on the same memory with other content, on other memory, and on memory that was given back."""
+    w, x = torch.randn(12, dtype=torch.float64), torch.randn(5, 3, dtype=torch.float64)
+
+    def fn(w, x):
+        first, second = w[:9].reshape(3, 3), w[9:]
+        return torch.cat([(x @ first).sum(0), second * 2]), (x @ first @ second).square().sum()
+
+    replay = record(fn, w, x)
+    for k in range(6):
+        point, rows = (w.mul_(1.1), x) if k % 2 else (torch.randn_like(w), torch.randn_like(x))
+        for made, wanted in zip(replay(point, rows), fn(point, rows), strict=True):
+            assert torch.allclose(made, wanted)

@@ -14,12 +14,12 @@ from typing import Any
 import torch
 from torch import Tensor, fx
 
-__all__ = ["plan"]
+__all__ = ["give_standing"]
 
 _LARGE = 1 << 16  # bytes
 
 
-def plan(module: fx.GraphModule, tensors: Mapping[fx.Node, Any], *, first_too: bool) -> None:
+def give_standing(module: fx.GraphModule, tensors: Mapping[fx.Node, Any], *, first_too: bool) -> None:
     """Let operations with large results write into memory that is kept between calls.
 
     Results that are returned stay new tensors, apart from the first one if asked for: it is then overwritten by the
@@ -62,8 +62,8 @@ def _write_through(module: fx.GraphModule, join: fx.Node, tensors: Mapping[fx.No
         if into is not None and len(source.users) == 1 and _fits(source, into, tensors):
             _give(module, source, into)
         else:
+            target = _attribute(module, join, piece)
             with module.graph.inserting_before(join):
-                target = module.graph.call_function(torch.narrow, (place, axis, start, size))
                 module.graph.call_function(Tensor.copy_, (target, part))
         start += size
     join.replace_all_uses_with(place)

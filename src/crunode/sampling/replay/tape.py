@@ -17,9 +17,10 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves, tree_map_only
 
-from crunode.sampling.calls import Call, Recorder, Untapeable, written_by
-from crunode.sampling.memory import filling, memory, smallest, storage, trailing, viewable
-from crunode.sampling.plan import plan
+from crunode.sampling.replay.calls import Call, Recorder, Untapeable, written_by
+from crunode.sampling.replay.memory import filling, memory, smallest, storage, trailing, viewable
+from crunode.sampling.replay.standing import give_standing
+from crunode.sampling.replay.views import Bound
 
 __all__ = ["NARROW", "Untapeable", "record"]
 
@@ -62,10 +63,13 @@ def record(
     with torch.no_grad():
         writer = _Writer(inputs, strided or inputs, recorder.calls, narrow)
         module = writer.write(out)
-        if not writer.written and inputs[0].device.type == "cpu":  # elsewhere torch keeps freed memory itself
-            plan(module, {node: value.tensor for node, value in writer.made.items()}, first_too=overwrite)
-    replay: Callable[..., tuple[Tensor, ...]] = module.forward
-    return replay
+        if writer.written:
+            replay: Callable[..., tuple[Tensor, ...]] = module.forward
+            return replay
+        tensors = {node: value.tensor for node, value in writer.made.items()}
+        if inputs[0].device.type == "cpu":  # elsewhere torch keeps freed memory itself
+            give_standing(module, tensors, first_too=overwrite)
+        return Bound(module, tensors)
 
 
 @dataclass
