@@ -111,7 +111,7 @@ def weights_of(h: Sequence[Any] | None, count: int) -> tuple[Fraction, ...]:
     for entry in h:
         if isinstance(entry, bool) or not isinstance(entry, Rational):
             raise InputError(f"expected integers or fractions in h, got {entry!r}")
-        if not -1 < entry <= _LARGEST:
+        if not -1 < Fraction(entry) <= _LARGEST:
             raise InputError(f"expected entries of h above -1 and up to {_LARGEST}, got {entry}")
         found.append(Fraction(entry))
     return tuple(found)

@@ -1,0 +1,405 @@
+"""Which proof applies: λ and m of a polynomial at the origin."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from fractions import Fraction
+from math import prod
+from typing import Any
+
+from crunode.exact.combine import power as power_of
+from crunode.exact.combine import product_of, sum_of
+from crunode.exact.factors import Factored, squarefree
+from crunode.exact.ideals import minimal_exponents, newton_cover
+from crunode.exact.nondegenerate import Certified, NegativeNearby, certify, certify_squares
+from crunode.exact.parse import Product
+from crunode.exact.plane import Resolution, resolve
+from crunode.exact.polynomials import Polynomial, TooLarge
+from crunode.exact.reductions import (
+    arrangement,
+    groups,
+    reduce_generators,
+    split_quadratic,
+    straightened,
+    without_idle_directions,
+)
+from crunode.exact.result import LearningCoefficient
+
+__all__ = ["of_generators", "of_product", "of_sum"]
+
+HOWALD = "Howald 2001"
+WATANABE = "Watanabe 2009"
+VARCHENKO = "Varchenko 1976; Arnold, Gusein-Zade & Varchenko vol. II"
+LIN = "Lin 2011"
+MUSTATA = "Mustață 2006"
+_DEEPEST = 12
+
+Weights = Sequence[Fraction]
+
+
+def _exact(value: Fraction, m: int | None, citation: str, route: str, **details: Any) -> LearningCoefficient:
+    return LearningCoefficient.exact(value, m, citation=citation, details={"route": route, **details})
+
+
+def _with_details(found: LearningCoefficient, details: Mapping[str, Any]) -> LearningCoefficient:
+    merged = {**found.details, **details}
+    return LearningCoefficient(
+        found.value, found.multiplicity, found.status, found.bounds, found.hypotheses, found.citation, merged
+    )
+
+
+def of_sum(addends: Sequence[Product], variables: Sequence[str], h: Weights) -> LearningCoefficient:
+    """λ of Σ of products of powers at the origin, where it vanishes; the addends are used as they were written.
+
+    Raises:
+        NegativeNearby: K is negative near the origin.
+
+    Example:
+        >>> x, y = Polynomial.unknowns("x", "y")
+        >>> print(of_sum([[(x - y, 2)], [(x, 4)]], ("x", "y"), [Fraction(0)] * 2))
+        λ = 3/4, m = 1 (exact) [Howald 2001; Watanabe 2009]
+    """
+    if len(addends) == 1:
+        return of_product(squarefree(addends[0], len(variables)), h)
+    generators = square_roots(addends, len(variables))
+    if generators is not None:
+        return of_generators(generators, h)
+    total = Polynomial(variables, {})
+    for product in addends:
+        total = total + prod((f**e for f, e in product), start=Polynomial.constant(1, variables))
+    try:
+        parts = squarefree([(total, 1)], len(variables))
+    except TooLarge:
+        parts = Factored(Fraction(1), (0,) * len(variables), ((total, 1),))
+    return of_product(parts, h)
+
+
+def square_roots(addends: Sequence[Product], size: int) -> list[Polynomial] | None:
+    """g_i with K = Σ c_i g_i², c_i > 0, if every addend is such a square.
+
+    Example:
+        >>> x, y = Polynomial.unknowns("x", "y")
+        >>> [str(g) for g in square_roots([[(x - y, 2)], [(x, 4), (y, 2)]], 2)]
+        ['x - y', 'x**2*y']
+    """
+    found = []
+    for product in addends:
+        try:
+            parts = squarefree(product, size)
+        except TooLarge:
+            return None
+        if parts.constant < 0 or any(e % 2 for e in parts.monomial) or any(e % 2 for _, e in parts.factors):
+            return None
+        root = product[0][0].like({tuple(e // 2 for e in parts.monomial): 1})
+        for factor, e in parts.factors:
+            root = root * factor ** (e // 2)
+        found.append(root)
+    return found
+
+
+def of_product(product: Factored, h: Weights, depth: int = 0) -> LearningCoefficient:
+    """λ of c x^a ∏ f_i^e_i at the origin, where it vanishes.
+
+    Raises:
+        NegativeNearby: It changes sign near the origin, or is negative there.
+
+    Example:
+        >>> x, y = Polynomial.unknowns("x", "y")
+        >>> print(of_product(Factored(Fraction(1), (2, 2), ((x - y, 2),)), [Fraction(0)] * 2))
+        λ = 1/3, m = 1 (exact) [Varchenko 1976; Arnold, Gusein-Zade & Varchenko vol. II]
+    """
+    constant = product.constant
+    for factor, e in product.factors:
+        if factor.at_origin < 0 and e % 2:
+            constant = -constant
+    units = [(f, e) for f, e in product.factors if not f.at_origin]
+    product = Factored(constant, product.monomial, tuple(units))
+    used = sorted({*(j for f, _ in units for j in f.used), *(j for j, e in enumerate(product.monomial) if e)})
+    if len(used) < len(h):
+        smaller = tuple((f.restricted(used), e) for f, e in units)
+        product = Factored(constant, tuple(product.monomial[j] for j in used), smaller)
+        h = [h[j] for j in used]
+    for j, e in enumerate(product.monomial):
+        if e % 2:
+            raise NegativeNearby(f"the factor with odd power {e} in variable {j + 1} changes sign")
+    if not product.factors:
+        return _crossing(product, h)
+    together = groups([f.used for f, _ in product.factors])
+    apart = [j for j, e in enumerate(product.monomial) if e and not any(j in f.used for f, _ in product.factors)]
+    if len(together) + len(apart) > 1:
+        return _by_groups(product, h, together, apart, depth)
+    return _connected(product, h, depth)
+
+
+def _crossing(product: Factored, h: Weights) -> LearningCoefficient:
+    if product.constant < 0:
+        raise NegativeNearby("the only term is negative")
+    ratios = [(1 + w) / e for w, e in zip(h, product.monomial, strict=True) if e]
+    value = min(ratios)
+    return _exact(value, ratios.count(value), WATANABE, "normal crossing: min (h_j + 1) / exponent")
+
+
+def _by_groups(
+    product: Factored, h: Weights, together: list[list[int]], apart: list[int], depth: int
+) -> LearningCoefficient:
+    """A product of functions in different variables."""
+    parts = []
+    for members in together:
+        factors = tuple(product.factors[k] for k in members)
+        touched = {j for f, _ in factors for j in f.used}
+        monomial = tuple(e if j in touched else 0 for j, e in enumerate(product.monomial))
+        parts.append(_of_either_sign(Factored(Fraction(1), monomial, factors), h, depth))
+    for j in apart:
+        power = product.monomial[j]
+        parts.append(_exact((1 + h[j]) / power, 1, WATANABE, "normal crossing: (h + 1) / exponent"))
+    return product_of(*parts)
+
+
+def _of_either_sign(product: Factored, h: Weights, depth: int) -> LearningCoefficient:
+    """λ of |K|: the sign of one factor of a product says nothing about that of the product."""
+    try:
+        return of_product(product, h, depth + 1)
+    except NegativeNearby as first:
+        try:
+            flipped = Factored(-product.constant, product.monomial, product.factors)
+            return of_product(flipped, h, depth + 1)
+        except NegativeNearby:
+            raise first from None
+
+
+def _connected(product: Factored, h: Weights, depth: int) -> LearningCoefficient:
+    costs = [1 + entry for entry in h]
+    tried: list[str] = []
+    bound: Certified | None = None
+    try:
+        bound = certify(product, costs)
+        if bound.exact and bound.multiplicity is not None:
+            return _exact(bound.value, bound.multiplicity, VARCHENKO, bound.reason, **bound.details)
+        tried.append(bound.reason)
+    except TooLarge as error:
+        tried.append(str(error))
+    routes: list[Callable[[Factored, Weights, int], LearningCoefficient | None]] = [_curve] if len(h) == 2 else []
+    routes += [_linear_forms, _straight, _smooth, _fewer_directions, _single]
+    best: LearningCoefficient | None = None
+    for route in routes if depth < _DEEPEST else []:
+        try:
+            found = route(product, h, depth)
+        except TooLarge as error:
+            tried.append(str(error))
+            continue
+        if found is not None and found.status == "exact" and found.multiplicity is not None:
+            return found
+        if found is not None and (best is None or _sharper(found, best)):
+            best = found
+    if bound is not None and bound.exact:
+        return _exact(bound.value, None, VARCHENKO, bound.reason, **bound.details)
+    if best is not None and best.status == "exact":
+        return best
+    return _bounded(product, h, bound, best, tried)
+
+
+def _sharper(one: LearningCoefficient, two: LearningCoefficient) -> bool:
+    return one.bounds[1] - one.bounds[0] < two.bounds[1] - two.bounds[0]
+
+
+def _curve(product: Factored, h: Weights, depth: int) -> LearningCoefficient:
+    """Two variables: resolve the curve."""
+    found: Resolution = resolve(
+        [(f.terms, e) for f, e in product.factors], (product.monomial[0], product.monomial[1]), h
+    )
+    for branch in found.branches:
+        if product.factors[branch.factor][1] % 2:
+            raise NegativeNearby(f"K changes sign across a real branch of {product.factors[branch.factor][0]}")
+    assert found.value is not None
+    divisors = [
+        {"order": str(order), "jacobian": str(cost), "where": where} for order, cost, where in found.divisors[:20]
+    ]
+    details = {"divisors": divisors, "charts": found.charts, "real_branches": len(found.branches)}
+    return _exact(
+        found.value, found.multiplicity, f"{WATANABE}; {VARCHENKO}", "resolution of a real plane curve", **details
+    )
+
+
+def _linear_forms(product: Factored, h: Weights, depth: int) -> LearningCoefficient | None:
+    found = arrangement(product, h)
+    if found is None:
+        return None
+    odd = [str(f) for f, e in product.factors if e % 2]
+    if odd:
+        raise NegativeNearby(f"K changes sign across {odd[0]} = 0")
+    return _exact(*found, MUSTATA, "blow-up of the intersections of hyperplanes")
+
+
+def _straight(product: Factored, h: Weights, depth: int) -> LearningCoefficient | None:
+    moved = straightened(product, h)
+    if moved is None:
+        return None
+    found = of_product(moved[0], h, depth + 1)
+    return _with_details(found, {"coordinates": [moved[1], *found.details.get("coordinates", [])]})
+
+
+def _smooth(product: Factored, h: Weights, depth: int) -> LearningCoefficient | None:
+    """One smooth hypersurface and no weight: its equation is a coordinate."""
+    if any(h) or any(product.monomial) or len(product.factors) != 1 or product.factors[0][0].order != 1:
+        return None
+    ((factor, e),) = product.factors
+    if e % 2:
+        raise NegativeNearby(f"K changes sign across {factor} = 0")
+    return _exact(Fraction(1, e), 1, WATANABE, "a power of a function with gradient ≠ 0", function=str(factor))
+
+
+def _fewer_directions(product: Factored, h: Weights, depth: int) -> LearningCoefficient | None:
+    """K does not change along some directions."""
+    radical = prod((f for f, _ in product.factors[1:]), start=product.factors[0][0])
+    radical = radical * radical.like({tuple(int(e > 0) for e in product.monomial): 1})
+    kept = without_idle_directions(radical, h)
+    if kept is None:
+        return None
+    dropped = [j for j in range(len(h)) if j not in kept]
+    cut: Product = [
+        (f.like({e: c for e, c in f.terms.items() if not any(e[j] for j in dropped)}), p) for f, p in product.factors
+    ]
+    # A variable along which nothing changes is no factor, so the monomial stays.
+    pieces: Product = [(f.restricted(kept), p) for f, p in cut]
+    monomial = pieces[0][0].like({tuple(product.monomial[j] for j in kept): product.constant})
+    names = product.factors[0][0].variables
+    found = of_product(squarefree([(monomial, 1), *pieces], len(kept)), [h[j] for j in kept], depth + 1)
+    step = f"K is constant along {len(dropped)} directions; {', '.join(names[j] for j in dropped)} set to 0"
+    return _with_details(found, {"coordinates": [step, *found.details.get("coordinates", [])]})
+
+
+def _single(product: Factored, h: Weights, depth: int) -> LearningCoefficient | None:
+    """A power of one function: sums in different variables, and the squares of its Hessian."""
+    if any(product.monomial) or len(product.factors) != 1:
+        return None
+    ((f, e),) = product.factors
+    if e % 2 == 0:
+        # |f|^e with an f that may change sign: these rules need f ≥ 0.
+        try:
+            found = _nonnegative(f, h, depth)
+        except NegativeNearby:
+            try:
+                found = _nonnegative(-f, h, depth)
+            except NegativeNearby:
+                return None
+        proven = found is not None and found.status == "exact"
+        return power_of(found, e) if found is not None and proven else None
+    found = _nonnegative(f if product.constant > 0 else -f, h, depth)
+    return power_of(found, e) if found is not None and e > 1 else found
+
+
+def _nonnegative(f: Polynomial, h: Weights, depth: int) -> LearningCoefficient | None:
+    """λ of f itself. Every exact answer here comes with a proof that f ≥ 0 near the origin."""
+    exponents = list(f.terms)
+    together = groups([[j for j, entry in enumerate(e) if entry] for e in exponents])
+    if len(together) > 1:
+        parts = []
+        for members in together:
+            part = f.like({exponents[k]: f.terms[exponents[k]] for k in members})
+            parts.append(of_product(squarefree([(part, 1)], len(h)), h, depth + 1))
+        return sum_of(*parts)
+    if any(h):
+        return None
+    split = split_quadratic(f)
+    if split is None:
+        return None
+    half = Fraction(split.rank, 2)
+    route = f"splitting lemma: {split.rank} squares"
+    squares = _exact(half, 1, WATANABE, route)
+    if not split.rest:
+        if split.known is None:
+            return squares
+        return LearningCoefficient.at_most(Fraction(len(h), 2), low=half, citation=WATANABE, details={"route": route})
+    size = len(split.rest.variables)
+    rest = Factored(Fraction(1), (0,) * size, ((split.rest, 1),))
+    if split.known is None:
+        return sum_of(squares, of_product(squarefree([(split.rest, 1)], size), [Fraction(0)] * size, depth + 1))
+    axes = [min((e[j] for e in split.rest.terms if e[j] == sum(e)), default=None) for j in range(size)]
+    found = certify(rest, [Fraction(1)] * size) if None not in axes else None
+    if found is not None and found.exact:
+        # Every term of higher degree lies inside the polyhedron, since all axes are met below that degree.
+        return sum_of(squares, _exact(found.value, found.multiplicity, VARCHENKO, found.reason, **found.details))
+    rows = minimal_exponents(split.rest.terms)
+    high = half + min(newton_cover(rows, [Fraction(1)] * size).value, Fraction(size, 2))
+    return LearningCoefficient.at_most(high, low=half, citation=WATANABE, details={"route": route})
+
+
+def _bounded(
+    product: Factored, h: Weights, bound: Certified | None, best: LearningCoefficient | None, tried: list[str]
+) -> LearningCoefficient:
+    """What holds without a certificate: the Newton value from above, the multiplicity of K from below."""
+    order = sum(product.monomial) + sum(e * f.order for f, e in product.factors)
+    # λ ≥ lct ≥ 1 / multiplicity; a weight with h ≥ 0 can only raise λ.
+    low = Fraction(1, order) if min(h) >= 0 else Fraction(0)
+    highs = [(len(h) + sum(h, Fraction(0))) / order]
+    if bound is not None:
+        highs.append(bound.value)
+    if best is not None:
+        low = max(low, best.bounds[0])
+        highs.append(best.bounds[1])
+    details = {
+        "route": "Newton polyhedron, without a certificate",
+        "missing": tried,
+        **(bound.details if bound else {}),
+    }
+    high = min(highs)
+    if low == high:
+        return _exact(low, None, VARCHENKO, "lower and upper bound agree", missing=tried)
+    hypotheses: tuple[str, ...] = ()
+    if product.constant < 0 or any(e % 2 for _, e in product.factors):
+        hypotheses = ("K ≥ 0 near the point",)
+    return LearningCoefficient.at_most(high, low=low, citation=VARCHENKO, hypotheses=hypotheses, details=details)
+
+
+def of_generators(generators: Sequence[Polynomial], h: Weights) -> LearningCoefficient:
+    """λ of Σ g_i² at the origin, where all g_i vanish.
+
+    Example:
+        >>> x, y, z = Polynomial.unknowns("x", "y", "z")
+        >>> print(of_generators([x * y + z, z], [Fraction(0)] * 3))
+        λ = 1, m = 2 (exact) [Howald 2001; Watanabe 2009]
+    """
+    count, left, steps = reduce_generators(generators, h)
+    details = {"generators": [str(g) for g in left][:20], "coordinates": steps}
+    parts = []
+    if count:
+        parts.append(_exact(Fraction(count, 2), 1, WATANABE, f"{count} generators are coordinates"))
+    for members in groups([g.used for g in left]):
+        parts.append(_of_group([left[k] for k in members], h))
+    found = parts[0] if len(parts) == 1 else sum_of(*parts)
+    if found.status == "exact" and all(len(g.terms) == 1 for g in left):
+        found = _exact(found.bounds[0], found.multiplicity, f"{HOWALD}; {WATANABE}", "monomial ideal after reduction")
+    return _with_details(found, details)
+
+
+def _of_group(generators: Sequence[Polynomial], h: Weights) -> LearningCoefficient:
+    used = sorted({j for g in generators for j in g.used})
+    generators = [g.restricted(used) for g in generators]
+    h = [h[j] for j in used]
+    costs = [1 + entry for entry in h]
+    if all(len(g.terms) == 1 for g in generators):
+        rows = minimal_exponents(next(iter(g.terms)) for g in generators)
+        cover = newton_cover(rows, costs)
+        return _exact(cover.value / 2, cover.dimension + 1, f"{HOWALD}; {WATANABE}", "monomial ideal")
+    if len(generators) == 1:
+        return of_product(squarefree([(generators[0], 2)], len(used)), h)
+    try:
+        newton = certify_squares(generators, costs)
+        if newton.exact:
+            return _exact(newton.value, newton.multiplicity, f"{LIN}; {VARCHENKO}", newton.reason, **newton.details)
+    except TooLarge:
+        pass
+    total = generators[0].like({})
+    for g in generators:
+        total = total + g * g
+    try:
+        parts = squarefree([(total, 1)], len(used))
+    except TooLarge:
+        parts = Factored(Fraction(1), (0,) * len(used), ((total, 1),))
+    found = of_product(parts, h)
+    if found.status == "exact":
+        return found
+    # K ≥ g_i² for each of them.
+    floors = [of_product(squarefree([(g, 2)], len(used)), h).bounds[0] for g in generators]
+    low, high = min(max(found.bounds[0], *floors), found.bounds[1]), found.bounds[1]
+    return LearningCoefficient.at_most(high, low=low, citation=found.citation, details=found.details)
