@@ -9,6 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from crunode import exact
     from crunode.core.execute import Executor, Processes, Serial
     from crunode.core.landscape import Landscape
     from crunode.core.result import Draws, Estimate, Finding
@@ -56,6 +57,7 @@ __all__ = [
     "StoreError",
     "StoreMismatch",
     "__version__",
+    "exact",
     "llc",
     "load_estimate",
     "sample",
@@ -87,6 +89,8 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
+    if name == "exact":
+        return importlib.import_module("crunode.exact")
     if name in _HOME_OF:
         return getattr(importlib.import_module(_HOME_OF[name]), name)
     raise AttributeError(f"module 'crunode' has no attribute {name!r}")

@@ -1,3 +1,137 @@
-"""Exact learning coefficients of model families with a theorem. Needs the standard library only."""
+"""Exact learning coefficients of model families with a theorem. Needs the standard library only.
 
-__all__: list[str] = []
+Names are resolved when first used, so that one family does not cost the import of all others. `evaluate` takes a family
+by name; functions with `local` in their name, and those on quadratic networks, give the coefficient at a parameter.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from crunode.exact.combine import power, product_of, strata, sum_of
+    from crunode.exact.families import (
+        gaussian_mixture_two_components,
+        interpolation_manifold,
+        lda,
+        linearised,
+        naive_bayes_binary,
+        normal_crossing,
+        regular,
+        tanh_zero_truth,
+    )
+    from crunode.exact.hypotheses import (
+        HypothesisCheck,
+        features_independent,
+        features_span,
+        identifies_quadratics,
+        units_independent,
+    )
+    from crunode.exact.ideals import monomial_ideal
+    from crunode.exact.linear_networks import (
+        deep_linear,
+        deep_linear_depth_limit,
+        reduced_rank,
+        reduced_rank_local,
+        relu_three_layer,
+    )
+    from crunode.exact.local_linear import deep_linear_local, deep_linear_local_at
+    from crunode.exact.modular_addition import fourier_solution, lazy_random_features, quadratic_modular_addition
+    from crunode.exact.newton import polynomial
+    from crunode.exact.quadratic import quadratic_multi_output, quadratic_single_output, stage_two
+    from crunode.exact.rank import RankResult, exact_rank, matrix_rank, modular_rank, numerical_rank
+    from crunode.exact.registry import Family, catalog, evaluate
+    from crunode.exact.result import STATUSES, LearningCoefficient
+
+_HOMES = {
+    "combine": ("power", "product_of", "strata", "sum_of"),
+    "families": (
+        "gaussian_mixture_two_components",
+        "interpolation_manifold",
+        "lda",
+        "linearised",
+        "naive_bayes_binary",
+        "normal_crossing",
+        "regular",
+        "tanh_zero_truth",
+    ),
+    "hypotheses": (
+        "HypothesisCheck",
+        "features_independent",
+        "features_span",
+        "identifies_quadratics",
+        "units_independent",
+    ),
+    "ideals": ("monomial_ideal",),
+    "linear_networks": (
+        "deep_linear",
+        "deep_linear_depth_limit",
+        "reduced_rank",
+        "reduced_rank_local",
+        "relu_three_layer",
+    ),
+    "local_linear": ("deep_linear_local", "deep_linear_local_at"),
+    "modular_addition": ("fourier_solution", "lazy_random_features", "quadratic_modular_addition"),
+    "newton": ("polynomial",),
+    "quadratic": ("quadratic_multi_output", "quadratic_single_output", "stage_two"),
+    "rank": ("RankResult", "exact_rank", "matrix_rank", "modular_rank", "numerical_rank"),
+    "registry": ("Family", "catalog", "evaluate"),
+    "result": ("STATUSES", "LearningCoefficient"),
+}
+_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
+
+__all__ = [
+    "STATUSES",
+    "Family",
+    "HypothesisCheck",
+    "LearningCoefficient",
+    "RankResult",
+    "catalog",
+    "deep_linear",
+    "deep_linear_depth_limit",
+    "deep_linear_local",
+    "deep_linear_local_at",
+    "evaluate",
+    "exact_rank",
+    "features_independent",
+    "features_span",
+    "fourier_solution",
+    "gaussian_mixture_two_components",
+    "identifies_quadratics",
+    "interpolation_manifold",
+    "lazy_random_features",
+    "lda",
+    "linearised",
+    "matrix_rank",
+    "modular_rank",
+    "monomial_ideal",
+    "naive_bayes_binary",
+    "normal_crossing",
+    "numerical_rank",
+    "polynomial",
+    "power",
+    "product_of",
+    "quadratic_modular_addition",
+    "quadratic_multi_output",
+    "quadratic_single_output",
+    "reduced_rank",
+    "reduced_rank_local",
+    "regular",
+    "relu_three_layer",
+    "stage_two",
+    "strata",
+    "sum_of",
+    "tanh_zero_truth",
+    "units_independent",
+]
+
+
+def __getattr__(name: str) -> Any:
+    if name in _HOME_OF:
+        return getattr(importlib.import_module(f"crunode.exact.{_HOME_OF[name]}"), name)
+    raise AttributeError(f"module 'crunode.exact' has no attribute {name!r}")
+
+
+def __dir__() -> list[str]:
+    return sorted(__all__)

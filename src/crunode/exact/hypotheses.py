@@ -125,7 +125,7 @@ def identifies_quadratics(inputs: Any, bias: Any = False) -> HypothesisCheck:
     """Do the inputs tell all quadratic functions apart?
 
     The values at the inputs determine a quadratic form (with `bias` a quadratic polynomial) if and only if the features
-    x xᵀ (of (1, x)) span all symmetric matrices. One-hot pairs do not; see `modular_addition`.
+    x xᵀ (of (1, x)) span all symmetric matrices. One-hot pairs do not; see `quadratic_modular_addition`.
 
     Args:
         inputs: One row an example.

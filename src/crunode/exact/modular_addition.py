@@ -18,13 +18,13 @@ from crunode.exact.arguments import flag, sequence, whole
 from crunode.exact.result import LearningCoefficient
 from crunode.exact.secants import search_rank, secant_bound, tangent_rank
 
-__all__ = ["fourier_solution", "lazy_random_features", "modular_addition"]
+__all__ = ["fourier_solution", "lazy_random_features", "quadratic_modular_addition"]
 
 Pair = tuple[int, int]
 ANALYTIC = ("tanh", "sigmoid", "softplus", "gelu", "silu", "exp", "sin", "cos", "erf")
 
 
-def modular_addition(
+def quadratic_modular_addition(
     modulus: Any,
     hidden: Any,
     *,
@@ -51,9 +51,9 @@ def modular_addition(
         data_rank: Rank n of X_N, when the pairs are not given.
 
     Example:
-        >>> print(modular_addition(5, 12, centred=True))
+        >>> print(quadratic_modular_addition(5, 12, centred=True))
         λ = 60, m = 1 (exact) [Cullen 2026, ...]
-        >>> modular_addition(113, 48, centred=True, examples=3830, data_rank=225).value
+        >>> quadratic_modular_addition(113, 48, centred=True, examples=3830, data_rank=225).value
         Fraction(8088, 1)
 
     References:

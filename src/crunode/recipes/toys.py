@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from crunode.core.landscape import Landscape
 from crunode.errors import InputError
+from crunode.exact import families, linear_networks
 
 __all__ = ["Monomial", "Quadratic", "normal_crossing", "quadratic", "reduced_rank"]
 
@@ -69,9 +70,10 @@ def normal_crossing(a: int, b: int, *, n: int = 10_000) -> Landscape:
 
 def exact_normal_crossing(a: int, b: int) -> Fraction:
     """λ of x^2a y^2b at the origin."""
-    if not all(isinstance(k, int) and not isinstance(k, bool) and k >= 0 for k in (a, b)) or not (a or b):
-        raise InputError(f"expected two whole exponents from 0 up, not both 0, got {a!r} and {b!r}")
-    return min(Fraction(1, 2 * k) for k in (a, b) if k)
+    try:
+        return families.normal_crossing([a, b]).bounds[0]
+    except InputError as error:
+        raise InputError(f"exponents a and b of a normal crossing: {error}") from None
 
 
 def quadratic(dim: int, *, n: int = 10_000) -> Landscape:
@@ -132,17 +134,7 @@ def reduced_rank(
 
 def exact_reduced_rank(inputs: int, hidden: int, outputs: int, rank: int) -> Fraction:
     """λ of reduced rank regression (Aoyagi & Watanabe 2005)."""
-    m, h, n, r = inputs, hidden, outputs, rank
-    whole = all(isinstance(k, int) and not isinstance(k, bool) for k in (m, h, n, r))
-    if not whole or min(m, h, n) < 1 or not 0 <= r <= min(m, h, n):
-        raise InputError(
-            f"expected positive widths and a rank from 0 to the smallest, got widths {m!r}, {h!r}, {n!r}, rank {r!r}"
-        )
-    if m + h < n + r:
-        return Fraction(h * m - h * r + n * r, 2)
-    if n + h < m + r:
-        return Fraction(h * n - h * r + m * r, 2)
-    if m + n < h + r:
-        return Fraction(m * n, 2)
-    v = 2 * (h + r) * (m + n) + 2 * m * n - (h + r) ** 2 - m**2 - n**2
-    return Fraction(v + (m + n + h + r) % 2, 8)
+    try:
+        return linear_networks.reduced_rank(inputs, hidden, outputs, rank=rank).bounds[0]
+    except InputError as error:
+        raise InputError(f"widths and rank of reduced rank regression: {error}") from None

@@ -1,21 +1,20 @@
-"""The command line: arguments in, one call of the library, words or JSON out."""
+"""The commands that typer parses: all but `exact`, which has a parser of its own."""
 
 from __future__ import annotations
 
 import contextlib
-import json
-import math
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
 import typer
 
 from crunode import __version__
+from crunode.cli.printing import fail, print_json
 from crunode.errors import FINDINGS, CrunodeError, EstimationError, InputError
 
-__all__ = ["app", "main"]
+__all__ = ["app", "run_words"]
 
 app = typer.Typer(
     help="Learning coefficients of PyTorch models, with error bars.",
@@ -27,64 +26,23 @@ app = typer.Typer(
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of words.")]
 
 
-def main(arguments: Sequence[str] | None = None) -> None:
-    """Run the command line and exit: 0 ok, 1 computed but not ok, 2 wrong usage or input.
-
-    Args:
-        arguments: The words after the command's name; those of the process by default.
-
-    Example:
-        >>> try:
-        ...     main(["--version"])
-        ... except SystemExit as end:
-        ...     end.code
-        crunode ...
-        0
-    """
-    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
-    for stream in (sys.stdout, sys.stderr):
-        if hasattr(stream, "reconfigure"):  # a terminal that lacks ± shall not end the program
-            stream.reconfigure(errors="replace")
+def run_words(words: Sequence[str]) -> int:
+    """Parse the words, run the command, print its errors; returns the exit code."""
     # The parser's own class, whichever copy of it this version of typer carries.
     usage_error = cast("type[Exception]", typer.BadParameter.__base__)
     try:
-        code = app(words, prog_name="crunode", standalone_mode=False)
+        code = app(list(words), prog_name="crunode", standalone_mode=False)
     except CrunodeError as error:
-        _fail(type(error).__name__, str(error), words)
+        fail(type(error).__name__, str(error), words)
         code = 1 if isinstance(error, EstimationError) else 2
     except usage_error as error:
         message = error.format_message() if hasattr(error, "format_message") else str(error)
-        _fail("UsageError", f"{message} Try: crunode --help", words)
+        fail("UsageError", f"{message} Try: crunode --help", words)
         code = 2
     except (KeyboardInterrupt, typer.Abort):
-        _fail("Interrupted", "stopped; with --store the same command goes on where it stopped", words)
+        fail("Interrupted", "stopped; with --store the same command goes on where it stopped", words)
         code = 130
-    raise SystemExit(code if isinstance(code, int) else 0)
-
-
-def _fail(kind: str, message: str, words: Sequence[str]) -> None:
-    if "--json" in words:
-        _print_json({"error": {"type": kind, "message": message}})
-    else:
-        print(f"error: {message}", file=sys.stderr)
-
-
-def _print_json(content: Any) -> None:
-    print(json.dumps(_finite(content), indent=1, allow_nan=False))
-
-
-def _finite(value: Any) -> Any:
-    """`value` in JSON's own types; numbers that are not finite become null."""
-    if isinstance(value, Mapping):
-        return {str(k): _finite(v) for k, v in value.items()}
-    if isinstance(value, list | tuple):
-        return [_finite(v) for v in value]
-    if value is None or isinstance(value, bool | int | str):
-        return value
-    if isinstance(value, Path):
-        return str(value)
-    number = float(value)
-    return number if math.isfinite(number) else None
+    return code if isinstance(code, int) else 0
 
 
 @contextlib.contextmanager
@@ -114,6 +72,16 @@ def _root(
     pass
 
 
+@app.command(context_settings={"ignore_unknown_options": True, "help_option_names": []})
+def exact(
+    words: Annotated[list[str] | None, typer.Argument(metavar="FAMILY ...", help="See: crunode exact --help")] = None,
+) -> None:
+    """Exact coefficient of a model family, with its theorem, e.g. crunode exact reduced-rank 6 4 6 --rank 2."""
+    from crunode.cli.exact_command import run_exact
+
+    raise typer.Exit(run_exact(words or []))
+
+
 @app.command()
 def llc(
     target: Annotated[str, typer.Argument(metavar="MODULE:FACTORY", help="A function that returns a Landscape.")],
@@ -141,7 +109,7 @@ def llc(
             land = land.at(weights_from(weights))
         estimate = estimate_llc(land, seed=seed, store=store, executor=executor, on_failure="return", **options)
     if as_json:
-        _print_json(estimate.to_dict())
+        print_json(estimate.to_dict())
     else:
         print(describe_estimate(estimate))
     raise typer.Exit(0 if estimate.ok else 1)
@@ -157,7 +125,7 @@ def show(
 
     summary = run_summary(folder)
     if as_json:
-        _print_json(summary)
+        print_json(summary)
     else:
         print(describe_run(summary))
 
@@ -176,7 +144,7 @@ def explain(
     kinds = list(FINDINGS.values()) if code is None else [FINDINGS[code.upper()]]
     if as_json:
         found = [dict(vars(kind)) for kind in kinds]
-        _print_json(found if code is None else found[0])
+        print_json(found if code is None else found[0])
     elif code is None:
         print("\n".join(f"{kind.code:<9} {kind.severity:<8} {kind.title}" for kind in kinds))
     else:
@@ -197,7 +165,7 @@ def doctor(as_json: Json = False) -> None:
     else:
         found["data"] = data_summary()
     if as_json:
-        _print_json(found)
+        print_json(found)
         return
     print(f"crunode {found['crunode']}, Python {found['python']}, {found['platform']}")
     print("packages  " + ", ".join(f"{k} {v or 'MISSING'}" for k, v in found["packages"].items()))
@@ -223,5 +191,5 @@ def demo(
     with _quiet(as_json):
         result = run_demo(store, Processes())
     if as_json:
-        _print_json(result)
+        print_json(result)
     raise typer.Exit(0 if result["ok"] else 1)

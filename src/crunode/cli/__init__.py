@@ -1,0 +1,47 @@
+"""The command line: arguments in, one call of the library, words or JSON out.
+
+`crunode exact` answers without the command parser of the others, whose import takes longer than the answer.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+
+__all__ = ["main"]
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line and exit: 0 ok, 1 computed but not ok, 2 wrong usage or input.
+
+    Args:
+        arguments: The words after the command's name; those of the process by default.
+
+    Example:
+        >>> try:
+        ...     main(["--version"])
+        ... except SystemExit as end:
+        ...     end.code
+        crunode ...
+        0
+    """
+    words = list(sys.argv[1:] if arguments is None else arguments) or ["--help"]
+    for stream in (sys.stdout, sys.stderr):
+        if hasattr(stream, "reconfigure"):  # a terminal that lacks ± shall not end the program
+            stream.reconfigure(errors="replace")
+    if words[0] == "exact":
+        from crunode.cli.exact_command import run_exact
+
+        raise SystemExit(run_exact(words[1:]))
+    try:
+        from crunode.cli.commands import run_words
+    except ModuleNotFoundError as error:
+        if error.name not in ("typer", "click"):
+            raise
+        from crunode.cli.printing import fail
+
+        # typer comes with crunode; it is absent only where crunode was installed without its requirements.
+        message = f"this command needs the package {error.name!r}, which is not installed"
+        fail("MissingExtra", f"{message}. Install it with: pip install typer", words)
+        raise SystemExit(2) from None
+    raise SystemExit(run_words(words))

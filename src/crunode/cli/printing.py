@@ -1,0 +1,42 @@
+"""Words and JSON on standard output, errors on standard error."""
+
+from __future__ import annotations
+
+import json
+import math
+import sys
+from collections.abc import Mapping, Sequence
+from fractions import Fraction
+from pathlib import Path
+from typing import Any
+
+__all__ = ["fail", "print_json"]
+
+
+def fail(kind: str, message: str, words: Sequence[str]) -> None:
+    """Print an error: one JSON document when `words` ask for JSON, else a line on standard error."""
+    if "--json" in words:
+        print_json({"error": {"type": kind, "message": message}})
+    else:
+        print(f"error: {message}", file=sys.stderr)
+
+
+def print_json(content: Any) -> None:
+    """Print one JSON document; numbers that are not finite become null."""
+    print(json.dumps(_finite(content), indent=1, allow_nan=False))
+
+
+def _finite(value: Any) -> Any:
+    """`value` in JSON's own types; numbers that are not finite become null."""
+    if isinstance(value, Mapping):
+        return {str(k): _finite(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_finite(v) for v in value]
+    if value is None or isinstance(value, bool | int | str):
+        return value
+    if isinstance(value, Path):
+        return str(value)
+    if isinstance(value, Fraction):
+        return f"{value.numerator}/{value.denominator}"
+    number = float(value)
+    return number if math.isfinite(number) else None
