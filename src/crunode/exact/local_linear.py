@@ -15,7 +15,7 @@ from crunode.exact.result import LearningCoefficient
 
 __all__ = ["deep_linear_local", "deep_linear_local_at", "partial_ranks"]
 
-_CITATION = "Mustaţă 2002 with Pepin Lehalleur & Rimányi 2024; Aoyagi & Watanabe 2005 for two layers"
+_CITATION = "derived from Mustaţă 2002; as Aoyagi & Watanabe 2005 for two layers"
 _HYPOTHESES = (
     "squared error with an input covariance of full rank",
     "the product of the weights is the true map",
@@ -61,7 +61,7 @@ def deep_linear_local(widths: Sequence[int], ranks: Sequence[Sequence[int]], bia
 
     Example:
         >>> print(deep_linear_local([2, 2, 2], [[0, 0], [2]]))  # W_1 = 0, W_2 = identity; the global λ is 3/2
-        λ = 2, m = 1 (exact) [Mustaţă 2002 with Pepin Lehalleur & Rimányi 2024; Aoyagi & Watanabe 2005 for two layers]
+        λ = 2, m = 1 (exact) [derived from Mustaţă 2002; as Aoyagi & Watanabe 2005 for two layers]
         >>> found = deep_linear_local([1, 1, 1, 1], [[0, 0, 0], [1, 0], [0]])  # W_2 alone is not zero
         >>> found.value, found.multiplicity
         (Fraction(1, 2), 2)
