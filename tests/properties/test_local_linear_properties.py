@@ -8,6 +8,7 @@ from itertools import pairwise
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
+from crunode.exact.linear_networks import deep_linear, reduced_rank_local
 from crunode.exact.local_linear import deep_linear_local, deep_linear_local_at
 
 
@@ -103,3 +104,22 @@ def test_weights_give_the_value_of_their_ranks(chain, draw):
         draw.shuffle(place)
     weights = [[[int(a == b) for b in basis[s + 1]] for a in basis[s]] for s in range(length)]
     assert deep_linear_local_at(weights) == value(length, counts)[2]
+
+
+@given(st.lists(st.integers(1, 40), min_size=2, max_size=9), st.data(), st.booleans())
+def test_most_singular_point_has_the_global_value(widths, data, bias):
+    rank = data.draw(st.integers(0, min(widths)))
+    local = deep_linear_local(widths, [[rank] * (len(widths) - 1 - s) for s in range(len(widths) - 1)], bias)
+    everywhere = deep_linear(widths, rank, bias)
+    assert (local.value, local.multiplicity) == (everywhere.value, everywhere.multiplicity)
+
+
+@given(st.tuples(*[st.integers(0, 6)] * 6))
+def test_two_layers_agree_with_reduced_rank_regression(counts):
+    names = [(0, 0), (0, 1), (0, 2), (1, 1), (1, 2), (2, 2)]
+    assume(all(sum(n for (i, j), n in zip(names, counts, strict=True) if i <= at <= j) for at in range(3)))
+    (out, hidden, into), ranks, found = value(2, dict(zip(names, counts, strict=True)))
+    other = reduced_rank_local(
+        into, hidden, out, rank=ranks[0][1], rank_out_factor=ranks[0][0], rank_in_factor=ranks[1][0]
+    )
+    assert (found.value, found.multiplicity) == (other.value, other.multiplicity)
