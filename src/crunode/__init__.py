@@ -23,7 +23,9 @@ if TYPE_CHECKING:
         StoreError,
         StoreMismatch,
     )
+    from crunode.estimators.bounds import bounds
     from crunode.estimators.coefficient import llc
+    from crunode.estimators.volume import volume_scaling
     from crunode.sampling.metropolis import HMC, MALA
     from crunode.sampling.posterior import Flat, Gaussian, Posterior
     from crunode.sampling.run import sample
@@ -57,11 +59,13 @@ __all__ = [
     "StoreError",
     "StoreMismatch",
     "__version__",
+    "bounds",
     "exact",
     "llc",
     "load_estimate",
     "sample",
     "tune",
+    "volume_scaling",
 ]
 
 _HOMES = {
@@ -78,7 +82,9 @@ _HOMES = {
         "StoreError",
         "StoreMismatch",
     ),
+    "crunode.estimators.bounds": ("bounds",),
     "crunode.estimators.coefficient": ("llc",),
+    "crunode.estimators.volume": ("volume_scaling",),
     "crunode.sampling.metropolis": ("HMC", "MALA"),
     "crunode.sampling.posterior": ("Flat", "Gaussian", "Posterior"),
     "crunode.sampling.run": ("sample",),

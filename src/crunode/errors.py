@@ -110,6 +110,19 @@ _KINDS = [
         "Check that the loss depends on the sampled parameters, or lower the precision.",
     ),
     FindingKind(
+        "LLC107",
+        "below the bound of the Jacobian's rank",
+        "warning",
+        "At a minimum that realises its data the learning coefficient is at least half the rank of the Jacobian of "
+        "parameters to outputs, and the estimate lies below that by more than three times its error. The rank counts "
+        "every direction in which the outputs change at all. At a finite nbeta a direction counts in full only where "
+        "nbeta times its curvature is far above the precision, and in trained networks most curvatures are small, so "
+        "the usual reading is: the estimate is an effective dimension at this nbeta, and the learning coefficient "
+        "proper, the limit of large nbeta, is higher. The message says how much of the bound is resolved. Where even "
+        "that part is above the estimate, the center may not be a minimum, or the chains have not equilibrated.",
+        "Compare estimates only at equal nbeta and precision; for the limit, raise nbeta or lower the precision.",
+    ),
+    FindingKind(
         "MC201",
         "chains disagree",
         "error",
@@ -208,6 +221,37 @@ _KINDS = [
         "divides by the sum of the weights) and with ignored targets (torch divides by how many are left). The "
         "landscape is the mean over examples, with every example counted once.",
         "Nothing to do if that is meant; otherwise give loss=fn(model, batch) with one loss per example.",
+    ),
+    FindingKind(
+        "VOL601",
+        "volumes follow no such law",
+        "error",
+        "No t^λ (−log t)^(m−1) with corrections of higher exponents fits the volumes within their noise: the potential "
+        "is not analytic, changes its form below some t, or the particles have not spread over the set.",
+        "Raise moves and particles, or look closer at the point by a smaller radius.",
+    ),
+    FindingKind(
+        "VOL602",
+        "multiplicity not decided",
+        "info",
+        "More than one multiplicity agrees with the volumes. The value is an average over them, and their disagreement "
+        "is part of the systematic error.",
+        "Raise levels and particles.",
+    ),
+    FindingKind(
+        "VOL603",
+        "fewer levels than asked",
+        "warning",
+        "The halvings of t ended where the rounding of the potential begins, or where no particle was left.",
+        "Compute the potential in double precision as a sum of squares, or raise particles.",
+    ),
+    FindingKind(
+        "VOL604",
+        "particles hardly move",
+        "warning",
+        "Few steps are accepted, so that copies of a particle stay together. The volumes stay unbiased, but rare large "
+        "errors may not show in the difference between replicas.",
+        "Raise moves and particles.",
     ),
 ]
 

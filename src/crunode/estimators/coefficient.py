@@ -16,6 +16,7 @@ from crunode.core.landscape import Landscape
 from crunode.core.result import Draws, Estimate, Finding
 from crunode.core.store import save_estimate
 from crunode.errors import DiagnosticWarning, EstimationError, InputError
+from crunode.estimators.bounds import rank_finding
 from crunode.estimators.extrapolate import Extrapolation, extrapolate, growth
 from crunode.sampling.diagnostics import drift, ess, mcse_mean, split_rhat
 from crunode.sampling.posterior import Gaussian, Posterior
@@ -107,6 +108,9 @@ def llc(
             return failed
         raise EstimationError(str(error), partial=failed) from error
     estimate = _estimate(drawn, land.findings)
+    below = rank_finding(land, estimate)
+    if below is not None:
+        estimate = estimate.with_findings(below)
     if store is not None:
         save_estimate(store, estimate)
     return _announce(estimate)
