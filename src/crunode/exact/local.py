@@ -17,6 +17,7 @@ from crunode.exact.plane import Resolution, resolve
 from crunode.exact.polynomials import Polynomial, TooLarge
 from crunode.exact.reductions import (
     arrangement,
+    completed_square,
     groups,
     reduce_generators,
     split_quadratic,
@@ -298,9 +299,28 @@ def _nonnegative(f: Polynomial, h: Weights, depth: int) -> LearningCoefficient |
             part = f.like({exponents[k]: f.terms[exponents[k]] for k in members})
             parts.append(of_product(squarefree([(part, 1)], len(h)), h, depth + 1))
         return sum_of(*parts)
+    completed = completed_square(f, h)
+    if completed is not None:
+        rest, step = completed
+        square = _exact(Fraction(1, 2), 1, WATANABE, "a square split off", coordinates=[step])
+        if not rest:
+            return square
+        return sum_of(square, of_product(squarefree([(rest, 1)], len(h)), h, depth + 1))
     if any(h):
         return None
-    split = split_quadratic(f)
+    found = None
+    for degree in (2, 4, 6, 12):
+        found = _split_off(f, degree, depth)
+        # Beyond one variable, long series cost much and seldom settle what short ones leave open.
+        if found is None or found.status == "exact" or (degree >= 6 and len(h) - 2 * found.bounds[0] > 1):
+            return found
+    return found
+
+
+def _split_off(f: Polynomial, degree: int, depth: int) -> LearningCoefficient | None:
+    """The squares of the Hessian, and what is left after them as far as a series of this degree tells."""
+    count = len(f.variables)
+    split = split_quadratic(f, degree)
     if split is None:
         return None
     half = Fraction(split.rank, 2)
@@ -309,7 +329,7 @@ def _nonnegative(f: Polynomial, h: Weights, depth: int) -> LearningCoefficient |
     if not split.rest:
         if split.known is None:
             return squares
-        return LearningCoefficient.at_most(Fraction(len(h), 2), low=half, citation=WATANABE, details={"route": route})
+        return LearningCoefficient.at_most(Fraction(count, 2), low=half, citation=WATANABE, details={"route": route})
     size = len(split.rest.variables)
     rest = Factored(Fraction(1), (0,) * size, ((split.rest, 1),))
     if split.known is None:
@@ -319,7 +339,9 @@ def _nonnegative(f: Polynomial, h: Weights, depth: int) -> LearningCoefficient |
     if found is not None and found.exact:
         # Every term of higher degree lies inside the polyhedron, since all axes are met below that degree.
         return sum_of(squares, _exact(found.value, found.multiplicity, VARCHENKO, found.reason, **found.details))
-    rows = minimal_exponents(split.rest.terms)
+    # The unknown terms start at the next degree; more terms can only raise the Newton value.
+    beyond = [tuple((split.known + 1) * int(i == j) for i in range(size)) for j in range(size)]
+    rows = minimal_exponents([*split.rest.terms, *beyond])
     high = half + min(newton_cover(rows, [Fraction(1)] * size).value, Fraction(size, 2))
     return LearningCoefficient.at_most(high, low=half, citation=WATANABE, details={"route": route})
 
@@ -402,4 +424,6 @@ def _of_group(generators: Sequence[Polynomial], h: Weights) -> LearningCoefficie
     # K ≥ g_i² for each of them.
     floors = [of_product(squarefree([(g, 2)], len(used)), h).bounds[0] for g in generators]
     low, high = min(max(found.bounds[0], *floors), found.bounds[1]), found.bounds[1]
+    if low == high:
+        return _exact(low, None, found.citation, "lower and upper bound agree")
     return LearningCoefficient.at_most(high, low=low, citation=found.citation, details=found.details)

@@ -18,10 +18,14 @@ from typing import Any
 from crunode.exact.faces import Face, NewtonPolyhedron
 from crunode.exact.factors import Factored
 from crunode.exact.ideals import newton_cover
-from crunode.exact.polynomials import Exponent, Polynomial
+from crunode.exact.polynomials import Exponent, Polynomial, TooLarge
+from crunode.exact.program import nullspace, rank
 from crunode.exact.torus import crossing_without_tangency, has_common_zero, has_singular_zero, has_zero
 
 __all__ = ["Certified", "NegativeNearby", "certify", "certify_squares"]
+
+
+_MOST_SUMS = 2000
 
 
 class NegativeNearby(Exception):
@@ -136,36 +140,103 @@ def certify(product: Factored, costs: Sequence[Fraction]) -> Certified:
 
 
 def certify_squares(generators: Sequence[Polynomial], costs: Sequence[Fraction]) -> Certified:
-    """The Newton value of Σ g_i² at the origin, and whether it is λ.
+    """The Newton value of Σ g_i² at the origin, and whether it or another value is λ.
 
-    It is if on every compact face of the common Newton polyhedron the face polynomials of the g_i have no common zero
-    on the real torus (Lin 2011).
+    Over the toric modification of the fan of all g_i, each is a monomial times its strict transform. Where these have
+    no zeros, or cross without tangency, the ideal is a monomial one in suitable coordinates, and λ is the least of the
+    linear programs there. The Newton value itself is λ if on every compact face of the common Newton polyhedron the
+    face polynomials have no common zero on the real torus (Lin 2011).
+
+    Args:
+        generators: The g_i, which vanish at the origin.
+        costs: The c_j of a weight ∏ |x_j|^(c_j − 1).
+
+    Raises:
+        TooLarge: The polyhedron has too many faces.
 
     Example:
-        >>> x, y = Polynomial.unknowns("x", "y")
-        >>> found = certify_squares([x * x - y, x * y], (Fraction(1), Fraction(1)))
-        >>> found.value, found.exact
-        (Fraction(3, 4), False)
+        >>> x, y, z = Polynomial.unknowns("x", "y", "z")
+        >>> found = certify_squares([x * y - z * z, x * x * y], (Fraction(1), Fraction(1), Fraction(1)))
+        >>> found.value, found.multiplicity, found.exact
+        (Fraction(5, 8), 1, True)
     """
-    polyhedron = NewtonPolyhedron({e for g in generators for e in g.terms})
-    faces = polyhedron.compact_faces()
-    cover = newton_cover(polyhedron.vertices, costs)
+    common = NewtonPolyhedron({e for g in generators for e in g.terms})
+    cover = newton_cover(common.vertices, costs)
+    value, multiplicity = cover.value, cover.dimension + 1
     details = {
-        "newton_vertices": [[2 * entry for entry in e] for e in polyhedron.vertices][:40],
+        "newton_vertices": [[2 * entry for entry in e] for e in common.vertices][:40],
         "weights": [str(entry / 2) for entry in cover.weights],
         "newton_value": str(cover.value / 2),
-        "optimal_face": [[2 * entry for entry in polyhedron.vertices[i]] for i in cover.rows][:40],
+        "optimal_face": [[2 * entry for entry in common.vertices[i]] for i in cover.rows][:40],
     }
-    for face in faces:
-        chosen = set(face.points)
-        parts = [{e: c for e, c in g.terms.items() if e in chosen} for g in generators]
-        if has_common_zero([part for part in parts if part]) is not False:
-            words = ", ".join(str(generators[0].like(part)) for part in parts if part)
-            return Certified(
-                cover.value / 2, None, False, f"a common zero off the axes is not excluded: {words}", details
-            )
-    reason = "on every face the squared polynomials have no common real zero off the coordinate planes"
-    return Certified(cover.value / 2, cover.dimension + 1, True, reason, details)
+    if not any(_may_vanish_together(generators, face) for face in common.compact_faces()):
+        reason = "on every face the squared polynomials have no common real zero off the coordinate planes"
+        return Certified(value / 2, multiplicity, True, reason, details)
+    sums = {(0,) * len(costs)}
+    for g in generators:
+        corners = NewtonPolyhedron(g.terms).vertices
+        if len(sums) * len(corners) > _MOST_SUMS:
+            raise TooLarge("the generators have too many vertices for a common fan")
+        sums = {tuple(map(int.__add__, one, two)) for one in sums for two in corners}
+    polyhedron = NewtonPolyhedron(sums)
+    for face in polyhedron.compact_faces():
+        parts = [_on_face(g, face.normal) for g in generators]
+        zeros = [has_zero(part) if len(part) > 1 else False for part in parts]
+        vanishing = [k for k, answer in enumerate(zeros) if answer is not False]
+        if not vanishing:
+            continue
+        words = ", ".join(str(generators[0].like(parts[k])) for k in vanishing)
+        single = len(vanishing) == 1
+        smooth = has_singular_zero(parts[vanishing[0]]) is False if single else None
+        if None in zeros or not (smooth or crossing_without_tangency([parts[k] for k in vanishing])):
+            reason = f"singular zeros off the axes, or not excluded: {words}"
+            return Certified(value / 2, None, False, reason, details)
+        chosen = [{k} for k in vanishing]
+        if not single and has_common_zero([parts[k] for k in vanishing]) is not False:
+            chosen.append(set(vanishing))
+        normals = [normal for k, (normal, _) in enumerate(polyhedron.facets) if face.facets >> k & 1]
+        for vanish in chosen:
+            least, count = _local_program(generators, normals, costs, vanish)
+            if len(vanish) > 1 and least <= value:
+                return Certified(
+                    value / 2, None, False, f"whether these have a common zero off the axes: {words}", details
+                )
+            if least < value:
+                value, multiplicity = least, count
+            elif least == value:
+                multiplicity = max(multiplicity, count)
+    reason = "over the toric modification of the Newton polyhedron the ideal is a monomial one everywhere"
+    return Certified(value / 2, multiplicity, True, reason, details)
+
+
+def _may_vanish_together(generators: Sequence[Polynomial], face: Face) -> bool:
+    chosen = set(face.points)
+    parts = [{e: c for e, c in g.terms.items() if e in chosen} for g in generators]
+    return has_common_zero([part for part in parts if part]) is not False
+
+
+def _local_program(
+    generators: Sequence[Polynomial], normals: Sequence[Exponent], costs: Sequence[Fraction], vanish: set[int]
+) -> tuple[Fraction, int]:
+    """2λ and m of the monomial ideal that the generators give over the orbit of a face, where some of them vanish.
+
+    The weights ω = Σ t_k n_k run over the cone of the face; each generator that vanishes has a coordinate of its own.
+    """
+    own = sorted(vanish)
+    rows = []
+    for index, g in enumerate(generators):
+        orders = [min(sum(a * b for a, b in zip(normal, e, strict=True)) for e in g.terms) for normal in normals]
+        rows.append([*orders, *(int(index == k) for k in own)])
+    prices = [sum((c * n for c, n in zip(costs, normal, strict=True)), Fraction(0)) for normal in normals]
+    found = newton_cover(rows, [*prices, *(Fraction(1) for _ in own)])
+    width = len(normals) + len(own)
+    tight = [[*(rows[i])] for i in found.rows] + [[int(i == j) for i in range(width)] for j in found.zeros]
+    # Different t can stand for one ω, so the dimension is that of the image.
+    images = []
+    for direction in nullspace(tight, width):
+        omega = [sum(t * normal[j] for t, normal in zip(direction, normals, strict=False)) for j in range(len(costs))]
+        images.append([*omega, *direction[len(normals) :]])
+    return found.value, 1 + (rank(images) if images else 0)
 
 
 def _vertex(product: Factored, face: Face) -> Exponent:

@@ -95,14 +95,20 @@ class Polynomial:
             )
         if self.bits + other.bits > MOST_BITS:
             raise TooLarge(f"expected coefficients below {MOST_BITS} bits, got a product of larger ones")
-        found: dict[Exponent, Fraction] = {}
-        for one, a in self.terms.items():
-            for two, b in other.terms.items():
+        # Integers over one denominator: sums of fractions would look for common divisors at every step.
+        scale = lcm(*(c.denominator for c in self.terms.values()))
+        other_scale = lcm(*(c.denominator for c in other.terms.values()))
+        left = [(e, int(c * scale)) for e, c in self.terms.items()]
+        right = [(e, int(c * other_scale)) for e, c in other.terms.items()]
+        found: dict[Exponent, int] = {}
+        for one, a in left:
+            for two, b in right:
                 exponent = tuple(map(int.__add__, one, two))
                 found[exponent] = found.get(exponent, 0) + a * b
         if len(found) > MOST_TERMS:
             raise TooLarge(f"expected at most {MOST_TERMS} terms after expansion, got {len(found)}")
-        return self.like(found)
+        scale *= other_scale
+        return self.like({e: Fraction(c, scale) for e, c in found.items()} if scale > 1 else found)
 
     __radd__ = __add__
     __rmul__ = __mul__

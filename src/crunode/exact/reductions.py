@@ -15,6 +15,7 @@ from crunode.exact.program import nullspace, rank
 __all__ = [
     "Split",
     "arrangement",
+    "completed_square",
     "groups",
     "reduce_generators",
     "split_quadratic",
@@ -23,7 +24,6 @@ __all__ = [
 ]
 
 _MOST_FORMS = 12
-_MOST_DEGREE = 12
 
 
 def groups(supports: Sequence[Sequence[int]]) -> list[list[int]]:
@@ -54,8 +54,8 @@ def reduce_generators(
 
     Generators are replaced by rational combinations in echelon form, lose factors that do not vanish at the origin and
     terms that a monomial generator divides. A generator x_j·u + g with u ≠ 0 at the origin, and neither u nor g with
-    x_j, is made the coordinate x_j; it adds 1/2 to λ, and x_j is eliminated from the others. Only variables without a
-    weight are moved.
+    x_j, is made the coordinate x_j; it adds 1/2 to λ, and x_j is eliminated from the others. u may have x_j if every
+    other generator is a power of x_j times a polynomial without it. Only variables without a weight are moved.
 
     Args:
         generators: Polynomials that vanish at the origin.
@@ -160,7 +160,10 @@ def _coordinates(generators: list[Polynomial], h: Sequence[Fraction]) -> list[tu
     for g in generators:
         for j in g.used:
             unit = tuple(int(i == j) for i in range(len(h)))
-            if not h[j] and unit in g.terms and g.degree(j) == 1:
+            if h[j] or unit not in g.terms:
+                continue
+            others = (other for other in generators if other is not g)
+            if g.degree(j) == 1 or all(len({e[j] for e in other.terms}) == 1 for other in others):
                 found.append((g, j))
     return sorted(found, key=lambda item: len(item[0].terms))
 
@@ -175,8 +178,11 @@ def _parts(g: Polynomial, j: int) -> list[Polynomial]:
 
 def _eliminated(other: Polynomial, g: Polynomial, j: int) -> Polynomial:
     """Put −g0/u for x_j, where g = g0 + x_j u, and clear the denominator, which does not vanish at the origin."""
-    rest, unit = _parts(g, j)
+    rest, unit, *higher = _parts(g, j)
     coefficients = _parts(other, j)
+    if higher:
+        # The other generator has one power of x_j only, and powers of u are dropped as factors.
+        return coefficients[-1] * (-rest) ** (len(coefficients) - 1)
     total = other.like({})
     for k, coefficient in enumerate(coefficients):
         if coefficient:
@@ -284,6 +290,30 @@ def arrangement(product: Factored, h: Sequence[Fraction]) -> tuple[Fraction, int
     return value, max(length.values())
 
 
+def completed_square(f: Polynomial, h: Sequence[Fraction]) -> tuple[Polynomial, str] | None:
+    """For f = A x_j² + 2 B x_j + C with A > 0 at the origin and x_j without weight: A C − B², free of x_j.
+
+    f = A (x_j + B/A)² + (A C − B²)/A, so λ(f) = 1/2 + λ(A C − B²), and f ≥ 0 if and only if A C − B² ≥ 0.
+
+    Returns:
+        A C − B² and the step in words, or None where no variable fits.
+
+    Example:
+        >>> x, y = Polynomial.unknowns("x", "y")
+        >>> print(completed_square((x - y * y) ** 2 + x * x * y * y, [Fraction(0)] * 2)[0])
+        y**6
+    """
+    found = []
+    for j in f.used:
+        if h[j] or f.degree(j) != 2:
+            continue
+        last, middle, lead = _parts(f, j)
+        if lead.at_origin > 0:
+            half = middle * Fraction(1, 2)
+            found.append((lead * last - half * half, f"the square in {f.variables[j]} completed"))
+    return min(found, key=lambda item: (len(item[0].terms), item[1])) if found else None
+
+
 @dataclass(frozen=True)
 class Split:
     """K = Σ d_i y_i² + K'(z) in suitable analytic coordinates.
@@ -299,11 +329,12 @@ class Split:
     known: int | None
 
 
-def split_quadratic(f: Polynomial, depth: int = _MOST_DEGREE) -> Split | None:
+def split_quadratic(f: Polynomial, degree: int = 4) -> Split | None:
     """Split the nondegenerate part of the Hessian off (the splitting lemma), for f ≥ 0 with f(0) = 0.
 
     Along the critical points y = φ(z) of y ↦ f(y, z), K'(z) = f(φ(z), z); the series φ is found by iteration, and if it
-    is a polynomial that fulfils the equations, K' is exact.
+    is a polynomial that fulfils the equations, K' is exact. Otherwise K' is right up to degree 2·degree + 1, for φ up to
+    `degree`.
 
     Raises:
         NegativeNearby: The quadratic part is indefinite, or f has a linear part.
@@ -330,7 +361,6 @@ def split_quadratic(f: Polynomial, depth: int = _MOST_DEGREE) -> Split | None:
     path = list(unknowns)
     for j in squares:
         path[j] = g.like({})
-    degree = min(depth, max(2, g.degree()))
 
     def near(e: Exponent) -> bool:
         return sum(e) <= degree
@@ -341,10 +371,21 @@ def split_quadratic(f: Polynomial, depth: int = _MOST_DEGREE) -> Split | None:
             break
         for j in squares:
             path[j] = path[j] - step[j] * (1 / (2 * diagonal[j]))
-    exact = not any(slopes[j].composed(path) for j in squares)
+    exact = _vanish_along(list(slopes.values()), path)
     known = None if exact else 2 * degree + 1
     rest = g.composed(path, None if exact else lambda e: sum(e) <= 2 * degree + 1)
     return Split(len(squares), rest.restricted(others), known)
+
+
+def _vanish_along(slopes: list[Polynomial], path: list[Polynomial]) -> bool:
+    """Whether the slopes are zero as polynomials along the path; a few points rule most cases out."""
+    size = len(path)
+    for k in range(1, 4):
+        point = [Fraction(k + j, 2 + j * k) for j in range(size)]
+        along = [image(point) for image in path]
+        if any(slope(along) for slope in slopes):
+            return False
+    return not any(slope.composed(path) for slope in slopes)
 
 
 def _diagonalized(f: Polynomial) -> tuple[list[Polynomial], list[Fraction]]:
