@@ -251,7 +251,9 @@ def _words(family: Family, params: Mapping[str, Any], found: LearningCoefficient
     lines.append(f"citation    {found.citation}")
     if found.status != "exact":
         lines.append(f"status      {found.status}: {STATUSES[found.status]}")
-    lines += [f"{key:<12}{_short(str(value))}" for key, value in found.details.items() if key in ("rank", "rank_by")]
+    for key, value in found.details.items():
+        if key != "local" and value is not None:
+            lines.append(f"{key.replace('_', ' '):<11} {_short(str(value))}")
     return "\n".join(lines)
 
 

@@ -11,7 +11,7 @@ from crunode.errors import InputError
 
 __all__ = ["flag", "matrix", "rational", "sequence", "whole", "wholes"]
 
-_RATIONAL = re.compile(r"\s*[+-]?\d{1,1000}(\s*/\s*\d{1,1000})?\s*")
+_RATIONAL = re.compile(r"[+-]?\d{1,1000}(/0*[1-9]\d{0,999})?")
 
 
 def whole(value: Any, name: str, low: int = 1) -> int:
@@ -99,12 +99,12 @@ def rational(value: Any, name: str) -> Fraction:
         >>> rational("2/3", "h")
         Fraction(2, 3)
     """
-    if isinstance(value, str) and _RATIONAL.fullmatch(value) and Fraction(value.replace(" ", "") or 0) is not None:
-        return Fraction(value.replace(" ", ""))
+    if isinstance(value, str) and _RATIONAL.fullmatch(text := value.replace(" ", "")):
+        return Fraction(text)
     if isinstance(value, Fraction):
         return value
-    if not isinstance(value, bool | str | float) and hasattr(value, "__index__"):
-        return Fraction(whole(value, name, low=-(10**4000)))
+    if isinstance(value, int) and not isinstance(value, bool):
+        return Fraction(value)
     raise InputError(f'expected {name} as a whole number or a fraction such as "2/3", got {value!r}')
 
 
@@ -118,7 +118,10 @@ def matrix(rows: Any, name: str) -> list[list[Any]]:
         >>> matrix([[1, 2], [3, 4]], "jacobian_rows")
         [[1, 2], [3, 4]]
     """
-    found = [sequence(row, f"{name}[{i}]") for i, row in enumerate(sequence(rows, name))]
+    found = [
+        [x.item() if hasattr(x, "item") else x for x in sequence(row, f"{name}[{i}]")]
+        for i, row in enumerate(sequence(rows, name))
+    ]
     lengths = sorted({len(row) for row in found})
     if len(lengths) > 1:
         raise InputError(f"expected the rows of {name} to be equally long, got lengths {lengths[0]} and {lengths[-1]}")

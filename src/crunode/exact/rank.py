@@ -140,16 +140,17 @@ def exact_rank(rows: Any) -> RankResult:
     return RankResult(rank, True, None, rank, rank)
 
 
-def numerical_rank(rows: Any, gap: float = 1e4) -> RankResult:
+def numerical_rank(rows: Any, gap: float = 1e4, noise: float = 1e-6) -> RankResult:
     """Rank of a matrix of floating-point numbers, by elimination with complete pivoting and a gap test.
 
-    Pivots fall slowly as long as the rank lasts and drop to rounding error after it. The rank is decided when the last
-    pivot that counts is well above rounding and at least `gap` times the next one; otherwise it is left open between
-    the two readings.
+    Pivots fall slowly as long as the rank lasts and drop to the noise of the entries after it. It is decided where
+    there is one drop by `gap` or more, down to `noise`, or none at all and the last pivot is well above rounding;
+    otherwise it is left open.
 
     Args:
         rows: Rows of numbers.
         gap: The least ratio of consecutive pivots that decides.
+        noise: Relative error of the entries; the default suits single precision. What is smaller counts as nothing.
 
     Raises:
         InputError: No matrix of finite numbers, or one for which this takes more than seconds.
@@ -186,13 +187,12 @@ def numerical_rank(rows: Any, gap: float = 1e4) -> RankResult:
         return RankResult(0, False, math.inf, 0, 0)
     rounding = 2.0**-48 * pivots[0] * large
     pivots += [0.0] * (small - len(pivots))
-    # Pivots below rounding say nothing of one another. Weights in single precision fall to 1e-7 instead of to zero, so
-    # that the drop counts and not its place.
+    # Pivots below rounding say nothing of one another.
     ratios = [a / max(b, rounding) for a, b in itertools.pairwise(pivots)]
     drops = [i + 1 for i, ratio in enumerate(ratios) if ratio >= gap]
     if not drops and pivots[-1] > gap * rounding:
         return RankResult(small, False, pivots[-1] / rounding, small, small)
-    if len(drops) == 1:
+    if len(drops) == 1 and pivots[drops[0]] <= noise * pivots[0]:
         return RankResult(drops[0], False, ratios[drops[0] - 1], drops[0], drops[0])
     low = drops[0] if drops else sum(pivot > gap * rounding for pivot in pivots)
     return RankResult(None, False, max(ratios, default=1.0), low, small)

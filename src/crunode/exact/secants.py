@@ -19,8 +19,9 @@ __all__ = ["GenericRank", "search_rank", "secant_bound", "tangent_rank", "verone
 # A term of the sum: the feature x_j, and vectors that span its tangent space together with it.
 Term = tuple[list[int], list[list[int]]]
 
-# Size of the matrix up to which its rank is computed: half a second at most.
-_LARGEST = 600
+# Multiplications in the elimination, and in what goes before it, up to which the rank is computed: half a second.
+_LARGEST = 1e8
+_LARGEST_BEFORE = 2.5e6
 
 _EXPONENTS = (13, 31)
 
@@ -149,7 +150,8 @@ def search_rank(
     """
     active = terms - inactive
     columns, rows = outputs * max(span - terms, 0), active * tangents
-    if min(rows, columns) > _LARGEST or rows * columns > 4 * _LARGEST**2 or terms * span > 10**5:
+    before = max(terms * terms * span, rows * terms * max(span - terms, 0), rows * columns)
+    if rows * columns * min(rows, columns) > _LARGEST or before > _LARGEST_BEFORE:
         return None
     best = 0
     for seed, exponent in enumerate(_EXPONENTS):
