@@ -172,7 +172,7 @@ def jacobian_rows(
 
 
 def jacobian_sketch(seen: Evaluation, examples: Tensor, columns: int, *, seed: int, at: Tensor | None = None) -> Tensor:
-    """J Ω for a random Gaussian Ω with `columns` columns, by forward derivatives: J itself is never held.
+    """J Ω for a random Gaussian Ω with `columns` columns, from products of J with vectors: J itself is never held.
 
     With as many columns as rows, rank(J Ω) = rank J with probability one, and any Ω gives rank(J Ω) ≤ rank J. The
     scale is such that the mean square singular value agrees with that of J.
@@ -185,26 +185,27 @@ def jacobian_sketch(seen: Evaluation, examples: Tensor, columns: int, *, seed: i
         at: The point; None is the center.
 
     Raises:
-        NoOutputs: There is no Jacobian to take, or the model has no forward derivatives.
+        NoOutputs: There is no Jacobian to take.
     """
     width = seen.outputs_per_example()
     point = (seen.center if at is None else at).detach()
-    generator = torch.Generator().manual_seed(seed)
     blocks = []
-    batches = list(_selected(seen._land, examples, max(1, _CHUNK // (width * seen._land.activations))))
-    roots = [_roots(seen, _plain_outputs(seen, point, batch), batch, width)[0] for batch in batches]
-    for _ in range(columns):
-        tangent = torch.randn(seen.dim, generator=generator, dtype=torch.float64).to(point)
-        column = []
-        for batch, root in zip(batches, roots, strict=True):
-            try:
-                with preserved_rng():
-                    moved = torch.func.jvp(lambda w, b=batch: seen.outputs(w, b), (point,), (tangent,))[1]
-            except (RuntimeError, NotImplementedError) as error:
-                raise NoOutputs(f"the model has no forward derivatives ({str(error).splitlines()[0]})") from error
-            column.append((root @ moved.reshape(-1, width, 1)).reshape(-1))
-        blocks.append(torch.cat(column))
-    return torch.stack(blocks, 1) / columns**0.5
+    for batch in _selected(seen._land, examples, max(1, _CHUNK // (width * seen._land.activations))):
+        generator = torch.Generator().manual_seed(seed)  # the same directions for all examples
+        root, _ = _roots(seen, _plain_outputs(seen, point, batch), batch, width)
+        with preserved_rng(), torch.enable_grad():
+            free = point.clone().requires_grad_()
+            outputs = seen.outputs(free, batch)
+            # J v by two backward passes: uᵀJ is linear in u, and its product with v has the gradient J v in u.
+            weights = torch.zeros_like(outputs, requires_grad=True)
+            (pulled,) = torch.autograd.grad(outputs, free, weights, create_graph=True)
+            moved = []
+            for _ in range(columns):
+                tangent = torch.randn(seen.dim, generator=generator, dtype=torch.float64).to(point)
+                moved.append(torch.autograd.grad(pulled @ tangent, weights, retain_graph=True)[0])
+        pushed = torch.stack(moved, -1).reshape(-1, width, columns)
+        blocks.append((root @ pushed).reshape(-1, columns))
+    return torch.cat(blocks) / columns**0.5
 
 
 def hessian_sketch(seen: Evaluation, columns: int | None, *, seed: int) -> Tensor:

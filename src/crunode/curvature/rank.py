@@ -76,8 +76,8 @@ def numeric_rank(singular: Sequence[float] | np.ndarray, size: int, resolution: 
     """The rank from singular values, where a gap shows it.
 
     A singular value above `resolution` times the largest counts, one below does not; the cut is moved to the widest
-    gap near that limit, and is clear when the gap is at least a factor of 100. Otherwise the rank is undecided between
-    the number of those 100 times above the limit and the number of those above the rounding of doubles.
+    gap within a factor of ten of that limit, and is clear when the gap is at least a factor of 100. Otherwise the rank
+    is undecided between the number of those above the limit and the number of those above the rounding of doubles.
 
     Args:
         singular: Singular values, in any order.
@@ -89,7 +89,7 @@ def numeric_rank(singular: Sequence[float] | np.ndarray, size: int, resolution: 
         2
         >>> unclear = numeric_rank([10.0 ** -k for k in range(13)], 13, 1e-6)
         >>> unclear.decided, unclear.low, unclear.high
-        (False, 4, 13)
+        (False, 6, 13)
     """
     values = np.sort(np.abs(np.asarray(singular, dtype=np.float64)))[::-1]
     if not np.isfinite(values).all():
@@ -100,16 +100,17 @@ def numeric_rank(singular: Sequence[float] | np.ndarray, size: int, resolution: 
     floor = max(size, 1) * np.finfo(np.float64).eps * top
     limit = max(resolution * top, 10 * floor)
     high = int((values > 10 * floor).sum())
-    # The cut may lie wherever what is left out is at most ten times the limit.
+    # The cut may lie wherever what is left out is at most ten times the limit, and what counts at least a tenth of it.
     padded = np.append(np.maximum(values, floor), floor)
     ratios = padded[:-1] / padded[1:]
-    allowed = padded[1:] <= 10 * limit
-    cut = int(np.argmax(np.where(allowed, ratios, 0.0))) + 1
-    gap = float(ratios[cut - 1])
+    allowed = (padded[1:] <= 10 * limit) & (padded[:-1] >= limit / 10)
+    gaps = np.where(allowed, ratios, 0.0)
+    cut = int(np.argmax(gaps)) + 1
+    gap = float(gaps[cut - 1])
     if gap >= _GAP:
         return NumericRank(cut, cut, cut, gap, float(np.sqrt(padded[cut - 1] * padded[cut])), True)
-    low = int((values > _GAP * limit).sum())
-    return NumericRank(low, low, max(high, low), gap, float(_GAP * limit), False)
+    low = int((values > limit).sum())
+    return NumericRank(low, low, max(high, low), gap, float(limit), False)
 
 
 def _checked_prime(prime: Any) -> int:

@@ -136,9 +136,12 @@ def _potential(target: Any, at: Any) -> tuple[Potential, Tensor, float]:
     _check_dim(len(center))
 
     def potential(points: Tensor) -> Tensor:
-        values = target(points)
+        try:
+            values = target(points)
+        except (IndexError, RuntimeError) as error:
+            values = error
         if not isinstance(values, Tensor) or values.shape != points.shape[:1]:
-            got = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else type(values).__name__
+            got = f"shape {tuple(values.shape)}" if isinstance(values, Tensor) else repr(values)
             raise InputError(
                 f"expected a potential that maps {tuple(points.shape)} points to as many values, got {got}; index the "
                 "last axis, as in lambda w: (w[:, 0] * w[:, 1]) ** 2"

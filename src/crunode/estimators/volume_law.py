@@ -25,7 +25,7 @@ _GAPS = np.array([1 / 12, 1 / 8, 1 / 6, 1 / 4, 1 / 3, 1 / 2, 3 / 4, 1, 3 / 2])
 _SIZES = (0.1, 0.3, 1.0, 3.0)
 # log of the scale T in log(T/t), beyond the median of K: from well inside the box to far outside.
 _SCALES = np.exp(np.linspace(math.log(0.5), math.log(12.0), 14))
-_SMOOTH = 9
+_SMOOTH, _WAVES = 9, 8
 
 
 @dataclass(frozen=True)
@@ -71,26 +71,13 @@ def fit_law(shares: np.ndarray, particles: int, largest: int) -> VolumeLaw:
         >>> law.multiplicity, abs(law.value - 0.5) < 3 * math.hypot(law.se, *law.terms.values())
         (2, True)
     """
-    variance = _variance(shares, particles)
-    alone = -np.log(np.maximum(shares, 0.5 / particles))
-    law, gain = _average(shares, variance, largest)
-    # Particles that hardly move make many levels err alike. The gain is λ as a linear function of the levels, so that
-    # its variance between replicas, against what independent levels would give, shows by how much.
-    apart = float(gain**2 @ alone.var(1, ddof=1))
-    alike = float((gain @ alone).var(ddof=1)) / apart if apart > 0 else 1.0
-    return _average(shares, variance * alike, largest)[0] if alike > 1 else law
-
-
-def _average(shares: np.ndarray, variance: np.ndarray, largest: int) -> tuple[VolumeLaw, np.ndarray]:
-    """The average over all laws, and λ of the most probable one as a linear function of the levels."""
     steps = len(shares)
-    logs = -np.log(shares.mean(1))
+    logs, noise = -np.log(shares.mean(1)), _noise(shares, particles)
     depth = np.arange(steps + 1) * _LOG2
     gaps = np.diff(np.exp(-_GAPS[:, None] * depth), axis=1)
     rows = []
-    gains = []
     for size in _SIZES:
-        spread = np.diag(variance) + size**2 * gaps.T @ gaps
+        spread = noise + size**2 * gaps.T @ gaps
         for m in range(1, largest + 1):
             for scale in _SCALES if m > 1 else (1.0,):
                 covariance = spread
@@ -101,9 +88,8 @@ def _average(shares: np.ndarray, variance: np.ndarray, largest: int) -> tuple[Vo
                 shifted = logs + (m - 1) * np.diff(np.log(depth + scale))
                 choices = len(_SCALES) if m > 1 else 1
                 *found, gain = _regress(shifted, covariance, choices)
-                rows.append((m, *found, math.sqrt(gain**2 @ variance)))
-                gains.append(gain)
-    ms, evidence, values, variances, chi2, noise = map(np.array, zip(*rows, strict=True))
+                rows.append((m, *found, math.sqrt(gain @ noise @ gain)))
+    ms, evidence, values, variances, chi2, errors = map(np.array, zip(*rows, strict=True))
     probability = np.exp(evidence - evidence.max())
     probability /= probability.sum()
     value = float(probability @ values)
@@ -111,23 +97,33 @@ def _average(shares: np.ndarray, variance: np.ndarray, largest: int) -> tuple[Vo
     alone = {m: float(probability[ms == m] @ values[ms == m]) / max(w, 1e-300) for m, w in weights.items()}
     between = sum(w * (alone[m] - value) ** 2 for m, w in weights.items())
     total = float(probability @ (variances + (values - value) ** 2))
-    se = float(probability @ noise)
+    se = float(probability @ errors)
     terms = {"corrections": math.sqrt(max(total - between - se**2, 0.0)), "multiplicity": math.sqrt(between)}
     free = steps - 1
     best = float(chi2[probability.argmax()])
-    law = VolumeLaw(value, se, terms, weights, alone, best / free, (best - free) / math.sqrt(2 * free))
-    return law, gains[int(probability.argmax())]
+    return VolumeLaw(value, se, terms, weights, alone, best / free, (best - free) / math.sqrt(2 * free))
 
 
-def _variance(shares: np.ndarray, particles: int) -> np.ndarray:
-    """Variance of the log of each mean share: between replicas, smoothed over levels, not below the binomial one."""
+def _noise(shares: np.ndarray, particles: int) -> np.ndarray:
+    """Covariance of the log of each mean share, from the differences between replicas.
+
+    The variance of a level is smoothed over its neighbours, and is at least the binomial one. Particles that hardly
+    move make many levels err alike: that shows in slow waves over the levels, each of which is given the variance that
+    it has between replicas.
+    """
     steps, replicas = shares.shape
     mean = shares.mean(1)
     seen = shares.var(1, ddof=1) / (replicas * mean**2)
     width = min(_SMOOTH, steps) // 2
     smooth = np.convolve(np.pad(seen, width, mode="edge"), np.full(2 * width + 1, 1 / (2 * width + 1)), "valid")
     least = np.maximum((1 - mean) / mean, 1 / particles) / (replicas * particles)
-    return np.maximum(smooth, least)
+    deviation = np.sqrt(np.maximum(smooth, least))
+    scaled = np.log(np.maximum(shares, 0.5 / particles)) / (deviation * math.sqrt(replicas))[:, None]
+    waves = np.cos(np.pi * np.arange(_WAVES)[:, None] * (np.arange(steps) + 0.5) / steps) * math.sqrt(2 / steps)
+    waves[0] /= math.sqrt(2)
+    excess = np.maximum((waves @ scaled).var(1, ddof=1) - 1, 0)
+    correlation = np.eye(steps) + waves.T @ (excess[:, None] * waves)
+    return deviation[:, None] * correlation * deviation
 
 
 def _regress(
