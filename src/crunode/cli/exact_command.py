@@ -22,7 +22,8 @@ Usage: crunode exact FAMILY [VALUES] [KEY=VALUE ...] [--KEY VALUE ...] [--json]
        crunode exact --file CASES.json [--json]
 
 Exact learning coefficient λ and multiplicity m of a model family, with the theorem used, its hypotheses and citation.
-Values are JSON, lists also 2,2,2; they may be given in the order that `crunode exact FAMILY --help` shows.
+Values are JSON, lists also 2,2,2; they may be given in the order that `crunode exact FAMILY --help` shows, or all
+together as one JSON object.
 
   crunode exact reduced-rank 6 4 6 --rank 2
   crunode exact dln 2 2 2 2 --rank 1
@@ -96,7 +97,7 @@ def _params(family: Family, words: Sequence[str]) -> dict[str, Any]:
     params: dict[str, Any] = {}
     values: list[str] = []
 
-    def put(key: str, text: str | bool) -> None:
+    def put(key: str, text: str) -> None:
         names = {name.lower(): name for name in family.parameters}
         name = names.get(key.lower().replace("-", "_"))
         if name is None:
@@ -104,8 +105,7 @@ def _params(family: Family, words: Sequence[str]) -> dict[str, Any]:
             raise InputError(f"expected the parameters {wanted} of {family.name}, got {key!r}")
         if name in params:
             raise InputError(f"expected {name} once, got it again")
-        literal = isinstance(text, bool) or name in family.texts
-        params[name] = text if literal else _value(str(text), name in family.lists)
+        params[name] = text if name in family.texts else _value(text, name in family.lists)
 
     left = list(words)
     while left:
@@ -115,16 +115,20 @@ def _params(family: Family, words: Sequence[str]) -> dict[str, Any]:
             if given:
                 put(key, text)
             elif key.startswith("no-"):
-                put(key[3:], False)
+                put(key[3:], "false")
+            elif _is_flag(family, key):
+                put(key, left.pop(0) if left and left[0] in ("true", "false") else "true")
             elif left and not left[0].startswith("--") and not _is_setting(left[0]):
                 put(key, left.pop(0))
-            elif _is_flag(family, key):
-                put(key, True)
             else:
                 raise InputError(f"expected a value after {word}, got none")
         elif _is_setting(word):
             key, _, text = word.partition("=")
             put(key, text)
+        elif isinstance(group := _value(word, False), dict) and set(group) <= set(family.parameters):
+            if not set(group).isdisjoint(params):
+                raise InputError(f"expected each parameter once, got {', '.join(set(group) & set(params))} again")
+            params.update(group)
         else:
             values.append(word)
     if values and family.rest and family.rest not in params:

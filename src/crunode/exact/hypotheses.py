@@ -23,7 +23,7 @@ class HypothesisCheck:
     Attributes:
         verdict: "holds", "fails" or "undecided".
         hypothesis: What was asked, in words.
-        rank: The rank found; None where floating point leaves it open.
+        rank: The rank found; None where floating point leaves it open, or where counting settles the matter.
         needed: The rank for which the hypothesis holds.
         gap: Floating point only: how sharply the pivots fall at the rank.
         exact: True where exact arithmetic decided.
@@ -48,7 +48,9 @@ class HypothesisCheck:
         return self.verdict == "holds"
 
     def __str__(self) -> str:
-        rank = "rank open" if self.rank is None else f"rank {self.rank}"
+        rank = ("too few for rank" if self.exact else "rank open") if self.rank is None else f"rank {self.rank}"
+        if self.rank is None and self.exact:
+            return f"{self.verdict}: {self.hypothesis} ({rank} {self.needed})"
         how = "exact" if self.exact else f"numerical, gap {self.gap:.1e}"
         return f"{self.verdict}: {self.hypothesis} ({rank} of {self.needed}, {how})"
 
@@ -150,8 +152,7 @@ def _squares(rows: list[list[Any]]) -> list[list[Any]]:
 
 def _check(hypothesis: str, rows: list[list[Any]], needed: int) -> HypothesisCheck:
     if needed > min(len(rows), len(rows[0])):  # too few rows or columns: no arithmetic is needed
-        most = min(len(rows), len(rows[0]))
-        return HypothesisCheck("fails", f"{hypothesis}; there are only {most} to do it", most, needed, None, True)
+        return HypothesisCheck("fails", hypothesis, None, needed, None, True)
     found: RankResult = matrix_rank(rows)
     if found.rank is not None:
         verdict = "holds" if found.rank >= needed else "fails"

@@ -196,7 +196,8 @@ def veronese_rank(dim: int, outputs: int, terms: int) -> GenericRank:
     general subspace is such a span otherwise; for K ≥ s it is p·s; for K ≤ d, p ≥ 2 it is K(d+p−1), seen at unit
     vectors w_j. Between, min{K(d+p−1), p·s} is expected; less by one for p = 3, d = 2k+2 ≥ 4, K = 3k+2 (Ottaviani 2007)
     and for (d, p, K) = (4, 5, 6). It is computed for small sizes. For large ones that these are the only exceptions is
-    the conjecture of Abo & Brambilla (2009), proven for p = 2 (Carlini & Chipalkatti 2003).
+    the conjecture of Abo & Brambilla (2009). For p = 2 it is classical: two generic quadratic forms are diagonal in one
+    basis, so that K = d fills all.
 
     Args:
         dim: Input dimension d.
@@ -220,7 +221,7 @@ def veronese_rank(dim: int, outputs: int, terms: int) -> GenericRank:
     if k <= d:
         return GenericRank(bound, True, "unit vectors as features")
     if p == 2:
-        return GenericRank(bound, True, "Carlini & Chipalkatti 2003")
+        return GenericRank(bound, True, "a generic pencil of quadrics is diagonal in some basis, so K = d fills all")
     known = {(4, 5, 6): "Abo & Brambilla 2009"}
     if p == 3 and d % 2 == 0 and d >= 4 and 2 * k == 3 * d - 2:
         known[d, p, k] = "Ottaviani 2007"
