@@ -16,6 +16,8 @@ class RealRoot:
 
     When arithmetic finds a proper factor, the polynomial is replaced by the part that has the root.
 
+    `above` is the depth of the numbers that the root shall mix with, where its coefficients do not show it.
+
     Attributes:
         polynomial: Coefficients, rationals or numbers of lower depth.
         low: Rational below the root.
@@ -23,10 +25,11 @@ class RealRoot:
         depth: Height in the tower of extensions.
     """
 
-    def __init__(self, polynomial: Sequence[Any], interval: Interval) -> None:
+    def __init__(self, polynomial: Sequence[Any], interval: Interval, above: int = 0) -> None:
         self.polynomial = normalized(polynomial)
         self.low, self.high = interval
-        self.depth: int = 1 + max((c.root.depth for c in polynomial if isinstance(c, AlgebraicNumber)), default=0)
+        found = [c.root.depth for c in polynomial if isinstance(c, AlgebraicNumber)]
+        self.depth: int = 1 + max([above, *found])
 
     def number(self) -> AlgebraicNumber:
         """The root as a number.
@@ -69,32 +72,34 @@ class AlgebraicNumber:
         self.root = root
         self.coefficients = found
 
-    def _pair(self, other: Any) -> AlgebraicNumber | None:
+    def _pair(self, other: Any) -> tuple[AlgebraicNumber, AlgebraicNumber] | None:
+        """Both over the root of greater depth; Python asks only one side of an operation between equal types."""
         if isinstance(other, AlgebraicNumber):
             if other.root is self.root:
-                return other
+                return self, other
             if other.root.depth > self.root.depth:
+                return AlgebraicNumber(other.root, [self]), other
+            if other.root.depth == self.root.depth:
                 return None
         elif not isinstance(other, int | Fraction):
             return None
-        return AlgebraicNumber(self.root, [other])
+        return self, AlgebraicNumber(self.root, [other])
 
     def __add__(self, other: Any) -> Any:
         pair = self._pair(other)
         if pair is None:
             return NotImplemented
-        one, two = self.coefficients, pair.coefficients
+        one, two = pair[0].coefficients, pair[1].coefficients
         size = max(len(one), len(two))
         zero = Fraction(0)
         padded = zip([*one, *[zero] * (size - len(one))], [*two, *[zero] * (size - len(two))], strict=True)
-        return AlgebraicNumber(self.root, [a + b for a, b in padded])
+        return AlgebraicNumber(pair[0].root, [a + b for a, b in padded])
 
     def __neg__(self) -> AlgebraicNumber:
         return AlgebraicNumber(self.root, [-c for c in self.coefficients])
 
     def __sub__(self, other: Any) -> Any:
-        pair = self._pair(other)
-        return NotImplemented if pair is None else self + (-pair)
+        return self + (-other)
 
     def __rsub__(self, other: Any) -> Any:
         return -self + other
@@ -103,12 +108,12 @@ class AlgebraicNumber:
         pair = self._pair(other)
         if pair is None:
             return NotImplemented
-        one, two = self.coefficients, pair.coefficients
+        one, two = pair[0].coefficients, pair[1].coefficients
         found: list[Any] = [Fraction(0)] * max(len(one) + len(two) - 1, 0)
         for i, a in enumerate(one):
             for k, b in enumerate(two):
                 found[i + k] = found[i + k] + a * b
-        return AlgebraicNumber(self.root, found)
+        return AlgebraicNumber(pair[0].root, found)
 
     __radd__ = __add__
     __rmul__ = __mul__
@@ -158,12 +163,11 @@ class AlgebraicNumber:
         return AlgebraicNumber(self.root, [c / two[0] for c in second])
 
     def __truediv__(self, other: Any) -> Any:
-        pair = self._pair(other)
-        if pair is None:
-            return NotImplemented
         if isinstance(other, int | Fraction):
             return AlgebraicNumber(self.root, [c / Fraction(other) for c in self.coefficients])
-        return self * pair.inverse()
+        if not isinstance(other, AlgebraicNumber):
+            return NotImplemented
+        return self * other.inverse()
 
     def __rtruediv__(self, other: Any) -> Any:
         return self.inverse() * other
@@ -179,6 +183,8 @@ class AlgebraicNumber:
             refine(self)
 
     def __eq__(self, other: object) -> bool:
+        if not isinstance(other, AlgebraicNumber | int | Fraction):
+            return NotImplemented
         return not (self - other)
 
     def __gt__(self, other: Any) -> bool:

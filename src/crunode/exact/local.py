@@ -15,6 +15,7 @@ from crunode.exact.nondegenerate import Certified, NegativeNearby, certify, cert
 from crunode.exact.parse import Product
 from crunode.exact.plane import Resolution, resolve
 from crunode.exact.polynomials import Polynomial, TooLarge
+from crunode.exact.program import rank
 from crunode.exact.reductions import (
     arrangement,
     completed_square,
@@ -282,11 +283,30 @@ def _single(product: Factored, h: Weights, depth: int) -> LearningCoefficient | 
             try:
                 found = _nonnegative(-f, h, depth)
             except NegativeNearby:
-                return None
+                return _of_both_signs(f, e, h)
         proven = found is not None and found.status == "exact"
         return power_of(found, e) if found is not None and proven else None
     found = _nonnegative(f if product.constant > 0 else -f, h, depth)
     return power_of(found, e) if found is not None and e > 1 else found
+
+
+def _of_both_signs(f: Polynomial, e: int, h: Weights) -> LearningCoefficient:
+    """λ of |f|^e for an f with positive and negative values near the origin.
+
+    Between two balls of different sign every line crosses the zero set, so λ ≤ 1/e. If the Hessian has rank r ≥ 2,
+    the zero set of f on a generic r-plane is a cone over a smooth quadric; by inversion of adjunction the complex log
+    canonical threshold of f is then 1, and only the zero set itself has this ratio if r ≥ 3. Real values of A/N are
+    among the complex ones, so λ ≥ 1/e.
+    """
+    size = len(f.variables)
+    hessian = [[f.derivative(i).derivative(j).at_origin for j in range(size)] for i in range(size)]
+    squares = rank(hessian)
+    citation = "Kollár & Mori 1998, Theorem 5.50"
+    if f.order == 2 and squares >= 2 and not any(h):
+        route = f"a function of both signs with a Hessian of rank {squares}"
+        return _exact(Fraction(1, e), 1 if squares >= 3 else None, citation, route)
+    route = "a function that has both signs near the point"
+    return LearningCoefficient.at_most(Fraction(1, e), citation=WATANABE, details={"route": route})
 
 
 def _nonnegative(f: Polynomial, h: Weights, depth: int) -> LearningCoefficient | None:

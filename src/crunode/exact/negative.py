@@ -42,6 +42,8 @@ def negative_point(
         shifted = formula.expanded().shifted(point)
     except TooLarge:
         return None
+    if all(c > 0 and not any(entry % 2 for entry in e) for e, c in shifted.terms.items()):
+        return None
     curves = _curves(shifted) if hint is None else iter([hint, *_curves(shifted)])
     for _, (signs, weights) in zip(range(_MOST_CURVES), curves, strict=False):
         found = _on_curve(shifted, signs, weights, local)

@@ -17,7 +17,7 @@ from fractions import Fraction
 from math import comb, gcd
 from typing import Any
 
-from crunode.exact.algebraic import RealRoot, enclosure, refine
+from crunode.exact.algebraic import AlgebraicNumber, RealRoot, enclosure, refine
 from crunode.exact.polynomials import TooLarge
 from crunode.exact.univariate import (
     Interval,
@@ -205,17 +205,18 @@ def _edge(
                         found.consider(branch, 2 if branch == own[1] / own[0] else 1)
             continue
         for interval in roots:
-            root = _number(part, interval)
+            root = _number(part, interval, charts)
             moved = [(_moved(f, normal, along, root), power, index) for f, power, index in curves]
             _visit(found, moved, [own, (Fraction(0), Fraction(1))], (*charts, (normal, along, root)))
 
 
-def _number(p: list[Any], interval: Interval) -> Any:
+def _number(p: list[Any], interval: Interval, charts: tuple[Chart, ...]) -> Any:
     if interval[0] == interval[1]:
         return interval[0]
     if len(p) == 2:
         return -p[0] / p[1]
-    return RealRoot(p, interval).number()
+    above = [shift.root.depth for _, _, shift in charts if isinstance(shift, AlgebraicNumber)]
+    return RealRoot(p, interval, max(above, default=0)).number()
 
 
 def _complement(normal: tuple[int, int]) -> tuple[int, int]:

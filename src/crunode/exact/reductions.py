@@ -333,8 +333,8 @@ def split_quadratic(f: Polynomial, degree: int = 4) -> Split | None:
     """Split the nondegenerate part of the Hessian off (the splitting lemma), for f ≥ 0 with f(0) = 0.
 
     Along the critical points y = φ(z) of y ↦ f(y, z), K'(z) = f(φ(z), z); the series φ is found by iteration, and if it
-    is a polynomial that fulfils the equations, K' is exact. Otherwise K' is right up to degree 2·degree + 1, for φ up to
-    `degree`.
+    is a polynomial that fulfils the equations, K' is exact. Otherwise φ is taken up to `degree`, and K' is
+    right up to 2·degree + 1.
 
     Raises:
         NegativeNearby: The quadratic part is indefinite, or f has a linear part.

@@ -73,7 +73,21 @@ def test_forty_variables_answer_at_once(count, largest, density):
 
 @pytest.mark.parametrize(
     "exponents",
-    [[], [[]], "xy", None, 3, [3], ["xy"], [[1, 0], [1]], [[0, 0], [1, 1]], [[-1, 2]], [[1.0, 2]], [[True, 1]], [["1"]]],
+    [
+        [],
+        [[]],
+        "xy",
+        None,
+        3,
+        [3],
+        ["xy"],
+        [[1, 0], [1]],
+        [[0, 0], [1, 1]],
+        [[-1, 2]],
+        [[1.0, 2]],
+        [[True, 1]],
+        [["1"]],
+    ],
 )
 def test_bad_exponents_raise(exponents):
     with pytest.raises(InputError):

@@ -20,7 +20,9 @@ X, Y, Z = Polynomial.unknowns("x", "y", "z")
 
 def _random(source, size, terms=4, degree=2):
     names = ("x", "y", "z")[:size]
-    return Polynomial(names, {tuple(source.randint(0, degree) for _ in names): source.randint(-4, 4) for _ in range(terms)})
+    return Polynomial(
+        names, {tuple(source.randint(0, degree) for _ in names): source.randint(-4, 4) for _ in range(terms)}
+    )
 
 
 def test_arithmetic_agrees_with_values():
@@ -65,7 +67,7 @@ def test_square_free_factors_multiply_back(size):
                 assert not common_divisor(f, f.derivative(f.used[0])).used
                 assert not any(common_divisor(f, g).used for g, _ in found.factors[:k])
             degrees.append(sorted((e, sum(f.degree() for f, p in found.factors if p == e)) for _, e in found.factors))
-        assert {d for d in map(tuple, degrees[0])} == {d for d in map(tuple, degrees[1])}
+        assert set(degrees[0]) == set(degrees[1])
 
 
 def test_real_roots_are_found_and_kept_apart():
