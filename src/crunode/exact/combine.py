@@ -38,7 +38,7 @@ def sum_of(*parts: LearningCoefficient) -> LearningCoefficient:
     for part in parts:
         known = multiplicity is not None and part.multiplicity is not None
         multiplicity = multiplicity + part.multiplicity - 1 if known else None  # type: ignore[operator]
-    return _built(parts, low, high, multiplicity, "sum")
+    return _built(parts, low, high, multiplicity, "sum of functions in different variables")
 
 
 def product_of(*parts: LearningCoefficient) -> LearningCoefficient:
@@ -49,7 +49,7 @@ def product_of(*parts: LearningCoefficient) -> LearningCoefficient:
         >>> print(product_of(square, square))
         λ = 1/2, m = 2 (exact) [Watanabe 2009]
     """
-    return _least(parts, sum, "product")
+    return _least(parts, sum, "product of functions in different variables")
 
 
 def strata(*parts: LearningCoefficient) -> LearningCoefficient:
@@ -61,7 +61,7 @@ def strata(*parts: LearningCoefficient) -> LearningCoefficient:
         >>> print(strata(deep, generic))
         λ = 3/4, m = 1 (exact)
     """
-    return _least(parts, max, "strata")
+    return _least(parts, max, "least over the strata")
 
 
 def power(part: LearningCoefficient, exponent: Any) -> LearningCoefficient:
@@ -80,7 +80,7 @@ def power(part: LearningCoefficient, exponent: Any) -> LearningCoefficient:
         raise InputError(f"expected a positive integer or fraction as the power, got {exponent!r}")
     scale = Fraction(exponent)
     low, high = part.bounds
-    return _built((part,), low / scale, high / scale, part.multiplicity, "power")
+    return _built((part,), low / scale, high / scale, part.multiplicity, "power of a function")
 
 
 def _least(
@@ -101,7 +101,7 @@ def _built(
 ) -> LearningCoefficient:
     hypotheses = tuple(dict.fromkeys(line for part in parts for line in part.hypotheses))
     citation = "; ".join(dict.fromkeys(line for part in parts for line in part.citation.split("; ") if line))
-    details = {"rule": rule, "parts": [part.to_dict() for part in parts]}
+    details = {"route": rule, "parts": [part.to_dict() for part in parts]}
     if low == high:
         conditional = any(part.status == "conditional" for part in parts)
         return LearningCoefficient.exact(

@@ -124,6 +124,8 @@ def of_product(product: Factored, h: Weights, depth: int = 0) -> LearningCoeffic
     for j, e in enumerate(product.monomial):
         if e % 2:
             raise NegativeNearby(f"the factor with odd power {e} in variable {j + 1} changes sign")
+    if constant < 0 and not any(e % 2 for _, e in product.factors):
+        raise NegativeNearby("K is a negative multiple of a square")
     if not product.factors:
         return _crossing(product, h)
     together = groups([f.used for f, _ in product.factors])
@@ -134,8 +136,6 @@ def of_product(product: Factored, h: Weights, depth: int = 0) -> LearningCoeffic
 
 
 def _crossing(product: Factored, h: Weights) -> LearningCoefficient:
-    if product.constant < 0:
-        raise NegativeNearby("the only term is negative")
     ratios = [(1 + w) / e for w, e in zip(h, product.monomial, strict=True) if e]
     value = min(ratios)
     return _exact(value, ratios.count(value), WATANABE, "normal crossing: min (h_j + 1) / exponent")
@@ -146,25 +146,30 @@ def _by_groups(
 ) -> LearningCoefficient:
     """A product of functions in different variables."""
     parts = []
+    sign = product.constant
     for members in together:
         factors = tuple(product.factors[k] for k in members)
         touched = {j for f, _ in factors for j in f.used}
         monomial = tuple(e if j in touched else 0 for j, e in enumerate(product.monomial))
-        parts.append(_of_either_sign(Factored(Fraction(1), monomial, factors), h, depth))
+        part, own = _of_either_sign(Factored(Fraction(1), monomial, factors), h, depth)
+        parts.append(part)
+        sign *= own
+    if sign < 0:
+        raise NegativeNearby("the factors in different variables have a negative product")
     for j in apart:
         power = product.monomial[j]
         parts.append(_exact((1 + h[j]) / power, 1, WATANABE, "normal crossing: (h + 1) / exponent"))
     return product_of(*parts)
 
 
-def _of_either_sign(product: Factored, h: Weights, depth: int) -> LearningCoefficient:
-    """λ of |K|: the sign of one factor of a product says nothing about that of the product."""
+def _of_either_sign(product: Factored, h: Weights, depth: int) -> tuple[LearningCoefficient, int]:
+    """λ of |K| and the sign of K: one factor of a product may be negative if another is."""
     try:
-        return of_product(product, h, depth + 1)
+        return of_product(product, h, depth + 1), 1
     except NegativeNearby as first:
         try:
             flipped = Factored(-product.constant, product.monomial, product.factors)
-            return of_product(flipped, h, depth + 1)
+            return of_product(flipped, h, depth + 1), -1
         except NegativeNearby:
             raise first from None
 

@@ -242,3 +242,22 @@ def test_large_ones_answer_at_once(text):
     start = time.process_time()
     assert polynomial(text).status == "exact"
     assert time.process_time() - start < 2
+
+
+@pytest.mark.parametrize(
+    ("text", "value", "m"),
+    [
+        ("(x**2+y**2)*(z**2+w**2)", 1, 2),
+        ("(-x**2-y**2)*(-z**2-w**2)", 1, 2),
+        ("(x**2-2*x*y+2*y**2)*z**2", "1/2", 1),
+    ],
+)
+def test_factors_in_different_variables_may_both_be_negative(text, value, m):
+    found = polynomial(text)
+    assert (found.status, found.value, found.multiplicity) == ("exact", Fraction(value), m)
+
+
+@pytest.mark.parametrize("text", ["-(x**2+y**2)*(z**2+w**2)", "(x**2+y**2)*(-z**2-w**2)", "-(x-y)**2*(z-w)**2"])
+def test_a_product_that_is_negative_is_refused(text):
+    with pytest.raises(InputError, match="negative"):
+        polynomial(text)
