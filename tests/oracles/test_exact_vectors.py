@@ -11,10 +11,12 @@ import pytest
 from crunode.exact import (
     evaluate,
     fourier_solution,
+    modular_addition,
     modular_rank,
     quadratic_modular_addition,
     quadratic_multi_output,
     quadratic_single_output,
+    secants,
     stage_two,
 )
 
@@ -163,3 +165,34 @@ def test_stage_two_has_the_rank_of_its_derivative():
                 assert found.status in ("exact", "interval")
                 if found.status == "exact":
                     assert found.value == rank
+
+
+@pytest.fixture
+def unlimited(monkeypatch):
+    monkeypatch.setattr(secants, "_LARGEST", float("inf"))
+    monkeypatch.setattr(secants, "_LARGEST_BEFORE", float("inf"))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("dim", range(3, secants.DIMENSION_COMPUTED + 1))
+def test_ranks_beside_the_critical_width(unlimited, dim):
+    span = dim * (dim + 1) // 2
+    for outputs in range(3, span):
+        critical = outputs * span // (dim + outputs - 1)
+        for hidden in range(max(outputs + 1, critical - 1), min(span, critical + 3)):
+            defective = (dim, outputs, hidden) == (4, 5, 6) or (outputs == 3 and 2 * hidden == 3 * dim - 2 and dim > 2)
+            found = secants.veronese_rank(dim, outputs, hidden)
+            assert found.value == min(hidden * (dim + outputs - 1), outputs * span) - defective
+            assert "computed" in found.reason or hidden <= dim
+            assert "beside" not in found.reason
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("p", range(2, modular_addition.MODULUS_COMPUTED + 1))
+@pytest.mark.parametrize("centred", [False, True])
+def test_ranks_of_modular_addition_beside_the_critical_width(unlimited, p, centred):
+    full = p * (p * p - centred)
+    for hidden in (full // (3 * p - 2), full // (3 * p - 2) + 1):
+        found = quadratic_modular_addition(p, hidden, centred=centred)
+        assert found.details["rank"] == min(hidden * (3 * p - 2), full)
+        assert found.details["rank_by"] == "rank computed modulo a prime; it meets the parameter count"

@@ -18,9 +18,13 @@ from crunode.exact.arguments import flag, sequence, whole
 from crunode.exact.result import LearningCoefficient
 from crunode.exact.secants import search_rank, secant_bound, tangent_rank
 
-__all__ = ["fourier_solution", "lazy_random_features", "quadratic_modular_addition"]
+__all__ = ["MODULUS_COMPUTED", "fourier_solution", "lazy_random_features", "quadratic_modular_addition"]
 
 Pair = tuple[int, int]
+
+# Modulus up to which the ranks at the two widths beside the critical one were computed on all pairs: they decide all
+# other widths.
+MODULUS_COMPUTED = 13
 ANALYTIC = ("tanh", "sigmoid", "softplus", "gelu", "silu", "exp", "sin", "cos", "erf")
 
 
@@ -40,7 +44,8 @@ def quadratic_modular_addition(
     fewer than K/p times lowers this: its K parameters are seen through fewer than K outputs. Give the pairs themselves
     and that is taken into account.
 
-    The rank is computed for small sizes and proven for K ≤ p and for K ≥ l; elsewhere the value is `conditional`.
+    The rank is computed for small sizes (p ≤ 13 on all pairs) and proven for K ≤ p and K ≥ l; elsewhere the value is
+    `conditional`.
 
     Args:
         modulus: p, from 1 up.
@@ -92,6 +97,8 @@ def quadratic_modular_addition(
         rank, proven, reason = bound, k >= span or k <= p, "parameter count"
         if proven:
             reason = "the features span all functions" if k >= span else "spans of K features"
+        elif p <= MODULUS_COMPUTED and count == p * p:
+            proven, reason = True, "parameter count; computed beside the critical width for this modulus"
     hypotheses = [
         "the parameter is generic, so that the rank is the generic one",
         "squared error" + (" after centring over the examples" if centre else ""),

@@ -14,7 +14,15 @@ from dataclasses import dataclass
 
 from crunode.exact.rank import modular_rank
 
-__all__ = ["GenericRank", "search_rank", "secant_bound", "tangent_rank", "veronese_features", "veronese_rank"]
+__all__ = [
+    "DIMENSION_COMPUTED",
+    "GenericRank",
+    "search_rank",
+    "secant_bound",
+    "tangent_rank",
+    "veronese_features",
+    "veronese_rank",
+]
 
 # A term of the sum: the feature x_j, and vectors that span its tangent space together with it.
 Term = tuple[list[int], list[list[int]]]
@@ -22,6 +30,10 @@ Term = tuple[list[int], list[list[int]]]
 # Multiplications in the elimination, and in what goes before it, up to which the rank is computed: half a second.
 _LARGEST = 1e8
 _LARGEST_BEFORE = 2.5e6
+
+# Input dimension up to which the two widths beside the critical one were computed for every number of outputs: tangent
+# spaces independent for more terms stay so for fewer, and what fewer terms fill, more fill, so these decide all others.
+DIMENSION_COMPUTED = 10
 
 _EXPONENTS = (13, 31)
 
@@ -227,8 +239,6 @@ def veronese_rank(dim: int, outputs: int, terms: int) -> GenericRank:
         known[d, p, k] = "Ottaviani 2007"
     if (d, p, k) in known:
         bound -= 1
-    # Tangent spaces independent for more terms stay so for fewer, and what is filled by fewer is filled by more: the
-    # two sizes beside the critical one decide all others, but they are the largest matrices.
     found = search_rank(veronese_features(d, k), outputs=p, terms=k, tangents=d - 1, span=s, bound=bound)
     if (d, p, k) in known:
         by = f"defective secant variety ({known[d, p, k]})"
@@ -236,4 +246,6 @@ def veronese_rank(dim: int, outputs: int, terms: int) -> GenericRank:
     if found is not None:
         reason = "rank computed modulo a prime; it meets the parameter count"
         return GenericRank(found, found == bound, reason if found == bound else "rank computed modulo primes")
+    if d <= DIMENSION_COMPUTED:
+        return GenericRank(bound, True, "parameter count; computed beside the critical width for this d")
     return GenericRank(bound, False, "parameter count; exact by the conjecture of Abo & Brambilla (2009)")

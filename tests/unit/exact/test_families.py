@@ -157,9 +157,11 @@ def test_conjecture_is_named_where_the_value_rests_on_it():
     assert (found.value, found.status) == (Fraction(149000, 2), "conditional")
     assert any("Abo & Brambilla" in text for text in found.hypotheses)
     assert exact.quadratic_multi_output(100, 50, 50).status == "exact"
+    assert exact.quadratic_multi_output(10, 50, 52).status == "exact"
     assert exact.quadratic_multi_output(100, 2, 2000).status == "exact"
     assert exact.quadratic_modular_addition(97, 500, centred=True).status == "conditional"
     assert exact.quadratic_modular_addition(97, 90, centred=True).status == "exact"
+    assert exact.quadratic_modular_addition(13, 59, centred=True).status == "exact"
     assert exact.stage_two(100, 3, 50, 2).status == "conditional"
 
 
