@@ -8,11 +8,13 @@ from fractions import Fraction
 from itertools import product
 
 from crunode.exact.faces import NewtonPolyhedron
+from crunode.exact.factors import squarefree
 from crunode.exact.parse import Formula
+from crunode.exact.plane import points_near, resolve
 from crunode.exact.polynomials import Polynomial, TooLarge
 from crunode.exact.univariate import is_negative_somewhere
 
-__all__ = ["negative_point"]
+__all__ = ["negative_beside_a_branch", "negative_point"]
 
 Curve = tuple[Sequence[Fraction], Sequence[int]]
 
@@ -49,6 +51,29 @@ def negative_point(
         found = _on_curve(shifted, signs, weights, local)
         if found is not None:
             return tuple(p + s * found**w for p, s, w in zip(point, signs, weights, strict=True))
+    return None
+
+
+def negative_beside_a_branch(formula: Formula, point: Sequence[Fraction]) -> tuple[Fraction, ...] | None:
+    """The same for two variables, beside the real branches of odd power of the curve K = 0, however thin the region.
+
+    Example:
+        >>> from crunode.exact.parse import parse
+        >>> K = parse("(y - 3*x**2)**2 - x**9")
+        >>> K.expanded()(negative_beside_a_branch(K, (Fraction(0), Fraction(0)))) < 0
+        True
+    """
+    try:
+        shifted = formula.expanded().shifted(point)
+        parts = squarefree([(shifted, 1)], 2)
+        found = resolve([(f.terms, e) for f, e in parts.factors], (parts.monomial[0], parts.monomial[1]))
+    except TooLarge:
+        return None
+    for branch in found.branches:
+        for step in range(1, 13) if parts.factors[branch.factor][1] % 2 else ():
+            for near in points_near(branch, step):
+                if shifted(near) < 0:
+                    return tuple(p + x for p, x in zip(point, near, strict=True))
     return None
 
 

@@ -11,7 +11,7 @@ from typing import Any
 from crunode.errors import InputError
 from crunode.exact.ideals import weights_of
 from crunode.exact.local import of_generators, of_sum, square_roots
-from crunode.exact.negative import negative_point
+from crunode.exact.negative import negative_beside_a_branch, negative_point
 from crunode.exact.nondegenerate import NegativeNearby
 from crunode.exact.parse import Formula, read
 from crunode.exact.result import LearningCoefficient
@@ -73,6 +73,8 @@ def polynomial(
         return of_sum(addends, formula.variables, weights)
     except NegativeNearby as error:
         found = negative_point(formula, place, local, error.curve)
+        if found is None and len(place) == 2:
+            found = negative_beside_a_branch(formula, place)
         if found is not None:
             raise _negative(formula, found) from None
         raise InputError(f"expected K ≥ 0, got a polynomial that is negative near the point: {error.reason}") from None

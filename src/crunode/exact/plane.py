@@ -27,7 +27,7 @@ from crunode.exact.univariate import (
     squarefree_parts,
 )
 
-__all__ = ["Crossing", "Resolution", "polygon_normals", "resolve"]
+__all__ = ["Crossing", "Resolution", "points_near", "polygon_normals", "resolve"]
 
 Planar = Mapping[Any, Any]
 Chart = tuple[tuple[int, int], tuple[int, int], Any]
@@ -269,7 +269,13 @@ def _moved(f: Planar, normal: tuple[int, int], along: tuple[int, int], root: Any
 
 
 def points_near(branch: Crossing, step: int) -> list[tuple[Fraction, Fraction]]:
-    """Rational points on both sides of a branch, the closer to the origin the larger `step`."""
+    """Rational points on both sides of a branch, the closer to the origin the larger `step`.
+
+    Example:
+        >>> line = resolve([({(1, 0): Fraction(1), (0, 1): Fraction(-1)}, 1)]).branches[0]
+        >>> sorted(points_near(line, 1))[0]
+        (Fraction(-1, 2), Fraction(-3, 4))
+    """
     *before, last = branch.charts
     low, high = branch.interval
     small = Fraction(1, 2**step)

@@ -261,3 +261,15 @@ def test_factors_in_different_variables_may_both_be_negative(text, value, m):
 def test_a_product_that_is_negative_is_refused(text):
     with pytest.raises(InputError, match="negative"):
         polynomial(text)
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["(y - 3*x**2)**2 - x**9", "(7*y - 3*x**2)**2 - x**19", "(y**2 - 2*x**2)**2 - x**8", "(y - x/5)*(y - x/6)"],
+)
+def test_thin_negative_regions_are_shown_too(text):
+    """Beside a parabola, and at irrational tangents, as close to the point as that."""
+    with pytest.raises(InputError, match="negative at") as caught:
+        polynomial(text, local=True)
+    values = dict(part.split(" = ") for part in str(caught.value).split("negative at ")[1].split(";")[0].split(", "))
+    assert parse(text).expanded()([Fraction(values["x"]), Fraction(values["y"])]) < 0
