@@ -215,7 +215,7 @@ def _rational_or_interval(p: Coefficients, low: Fraction, high: Fraction) -> Int
 
 
 def nonzero_real_roots(p: Sequence[Any]) -> list[Interval]:
-    """The real roots other than 0, as `real_roots` gives them, with intervals that do not hold 0.
+    """The real roots other than 0, as `real_roots` gives them, with intervals that do not hold 0, nor end there.
 
     Example:
         >>> nonzero_real_roots([0, 0, 1])
@@ -227,11 +227,15 @@ def nonzero_real_roots(p: Sequence[Any]) -> list[Interval]:
     found = []
     radical = None
     for low, high in real_roots(terms):
-        while low < 0 < high:
+        while low <= 0 <= high:
             if radical is None:
                 radical = normalized(divided(terms, greatest_common_divisor(terms, derivative(terms)))[0])
-            at = _sign(value_at(radical, Fraction(0)))
-            low, high = (Fraction(0), high) if at == _sign(value_at(radical, low)) else (low, Fraction(0))
+            middle = Fraction(0) if low < 0 < high else (low + high) / 2
+            at = _sign(value_at(radical, middle))
+            if not at:
+                low = high = middle
+            else:
+                low, high = (middle, high) if at == _sign(value_at(radical, low)) else (low, middle)
         found.append((low, high))
     return found
 
