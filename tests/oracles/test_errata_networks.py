@@ -193,7 +193,7 @@ def generic(d, p, width, seed=0):
 
 @pytest.mark.parametrize(
     ("d", "p", "width", "rank"),
-    [(3, 1, 2, 5), (3, 2, 4, 12), (3, 6, 5, 35), (4, 3, 5, 29), (4, 5, 6, 47), (3, 2, 2, 8)],
+    [(3, 1, 2, 5), (3, 2, 4, 12), (3, 6, 5, 35), (4, 3, 5, 29), (6, 3, 8, 62), (4, 5, 6, 47), (3, 2, 2, 8)],
 )
 def test_injectivity_is_not_generic(d, p, width, rank):
     found = max(np.linalg.matrix_rank(quadratic_jacobian(*generic(d, p, width, seed))) for seed in range(3))

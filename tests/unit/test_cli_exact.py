@@ -226,3 +226,11 @@ def test_the_other_commands_list_it(capsys):
     with pytest.raises(SystemExit):
         cli.main(["--help"])
     assert "exact" in capsys.readouterr().out
+
+
+def test_a_reader_that_has_seen_enough_ends_it_quietly():
+    words = [sys.executable, "-m", "crunode", "exact", "list"]
+    with subprocess.Popen(words, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as process:
+        process.stdout.close()
+        assert process.stderr.read() == b""
+        assert process.wait() == 0

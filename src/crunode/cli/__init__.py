@@ -5,6 +5,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 
@@ -29,10 +30,20 @@ def main(arguments: Sequence[str] | None = None) -> None:
     for stream in (sys.stdout, sys.stderr):
         if hasattr(stream, "reconfigure"):  # a terminal that lacks ± shall not end the program
             stream.reconfigure(errors="replace")
+    try:
+        code = _run(words)
+        sys.stdout.flush()
+    except BrokenPipeError:  # whoever read along has seen enough; what is still held back shall not fail once more
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    raise SystemExit(code)
+
+
+def _run(words: list[str]) -> int:
     if words[0] == "exact":
         from crunode.cli.exact_command import run_exact
 
-        raise SystemExit(run_exact(words[1:]))
+        return run_exact(words[1:])
     try:
         from crunode.cli.commands import run_words
     except ModuleNotFoundError as error:
@@ -43,5 +54,5 @@ def main(arguments: Sequence[str] | None = None) -> None:
         # typer comes with crunode; it is absent only where crunode was installed without its requirements.
         message = f"this command needs the package {error.name!r}, which is not installed"
         fail("MissingExtra", f"{message}. Install it with: pip install typer", words)
-        raise SystemExit(2) from None
-    raise SystemExit(run_words(words))
+        return 2
+    return run_words(words)
