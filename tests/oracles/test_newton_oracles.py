@@ -8,9 +8,9 @@ from fractions import Fraction
 import numpy as np
 import pytest
 
-from crunode.exact.ideals import monomial_ideal
-from crunode.exact.newton import polynomial
-from crunode.exact.parse import parse
+from crunode.exact.algebra.ideals import monomial_ideal
+from crunode.exact.algebra.newton import polynomial
+from crunode.exact.algebra.parse import parse
 
 
 def _volumes(text, levels, reach, points=240):

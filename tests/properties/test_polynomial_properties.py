@@ -6,15 +6,15 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from crunode.errors import InputError
+from crunode.exact.algebra.factors import squarefree
+from crunode.exact.algebra.ideals import monomial_ideal
+from crunode.exact.algebra.local import of_product
+from crunode.exact.algebra.newton import ideal, polynomial
+from crunode.exact.algebra.nondegenerate import certify
+from crunode.exact.algebra.parse import Formula, parse
+from crunode.exact.algebra.plane import resolve
+from crunode.exact.algebra.polynomials import Polynomial
 from crunode.exact.combine import power, product_of, sum_of
-from crunode.exact.factors import squarefree
-from crunode.exact.ideals import monomial_ideal
-from crunode.exact.local import of_product
-from crunode.exact.newton import ideal, polynomial
-from crunode.exact.nondegenerate import certify
-from crunode.exact.parse import Formula, parse
-from crunode.exact.plane import resolve
-from crunode.exact.polynomials import Polynomial
 
 X, Y = Polynomial.unknowns("x", "y")
 COEFFICIENTS = st.sampled_from([-2, -1, 1, 2, 3])

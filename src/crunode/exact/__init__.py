@@ -10,6 +10,8 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from crunode.exact.algebra.ideals import monomial_ideal
+    from crunode.exact.algebra.newton import ideal, polynomial
     from crunode.exact.combine import power, product_of, strata, sum_of
     from crunode.exact.families import (
         gaussian_mixture_two_components,
@@ -28,7 +30,6 @@ if TYPE_CHECKING:
         identifies_quadratics,
         units_independent,
     )
-    from crunode.exact.ideals import monomial_ideal
     from crunode.exact.linear_networks import (
         deep_linear,
         deep_linear_depth_limit,
@@ -38,7 +39,6 @@ if TYPE_CHECKING:
     )
     from crunode.exact.local_linear import deep_linear_local, deep_linear_local_at
     from crunode.exact.modular_addition import fourier_solution, lazy_random_features, quadratic_modular_addition
-    from crunode.exact.newton import polynomial
     from crunode.exact.quadratic import quadratic_multi_output, quadratic_single_output, stage_two
     from crunode.exact.rank import RankResult, exact_rank, matrix_rank, modular_rank, numerical_rank
     from crunode.exact.registry import Family, catalog, evaluate
@@ -63,7 +63,7 @@ _HOMES = {
         "identifies_quadratics",
         "units_independent",
     ),
-    "ideals": ("monomial_ideal",),
+    "algebra.ideals": ("monomial_ideal",),
     "linear_networks": (
         "deep_linear",
         "deep_linear_depth_limit",
@@ -73,7 +73,7 @@ _HOMES = {
     ),
     "local_linear": ("deep_linear_local", "deep_linear_local_at"),
     "modular_addition": ("fourier_solution", "lazy_random_features", "quadratic_modular_addition"),
-    "newton": ("polynomial",),
+    "algebra.newton": ("ideal", "polynomial"),
     "quadratic": ("quadratic_multi_output", "quadratic_single_output", "stage_two"),
     "rank": ("RankResult", "exact_rank", "matrix_rank", "modular_rank", "numerical_rank"),
     "registry": ("Family", "catalog", "evaluate"),
@@ -98,6 +98,7 @@ __all__ = [
     "features_span",
     "fourier_solution",
     "gaussian_mixture_two_components",
+    "ideal",
     "identifies_quadratics",
     "interpolation_manifold",
     "lazy_random_features",

@@ -207,7 +207,7 @@ _add(
     "local",
     "half the optimum of a linear program over the exponents",
     "Howald 2001",
-    _call("ideals", "monomial_ideal"),
+    _call("algebra.ideals", "monomial_ideal"),
     {"exponents": "exponents of each monomial", "h": "exponents of the prior, zeros when left out"},
     defaults={"h": None},
     rest="exponents",
@@ -218,7 +218,7 @@ _add(
     "local",
     "Newton polyhedron, weighted blow-ups, or resolution in the plane, as the polynomial allows",
     "Varchenko 1976; Watanabe 2009",
-    _call("newton", "polynomial"),
+    _call("algebra.newton", "polynomial"),
     {
         "K": 'a polynomial, such as "x**2*y**4"',
         "point": "where, the origin when left out",

@@ -7,8 +7,8 @@ from fractions import Fraction
 import pytest
 
 from crunode.errors import InputError
+from crunode.exact.algebra.ideals import monomial_ideal
 from crunode.exact.combine import product_of, sum_of
-from crunode.exact.ideals import monomial_ideal
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,7 @@ from fractions import Fraction
 import pytest
 
 from crunode.errors import InputError
-from crunode.exact.ideals import monomial_ideal
+from crunode.exact.algebra.ideals import monomial_ideal
 from crunode.exact.intervals import excess, flag_length, intervals, jacobian_rank, lowest_steps
 from crunode.exact.local_linear import deep_linear_local, deep_linear_local_at, partial_ranks
 from crunode.exact.rank import modular_rank

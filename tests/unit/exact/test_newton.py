@@ -6,9 +6,9 @@ from fractions import Fraction
 import pytest
 
 from crunode.errors import InputError
-from crunode.exact.newton import ideal, polynomial
-from crunode.exact.parse import parse
-from crunode.exact.polynomials import Polynomial
+from crunode.exact.algebra.newton import ideal, polynomial
+from crunode.exact.algebra.parse import parse
+from crunode.exact.algebra.polynomials import Polynomial
 
 EXACT = [
     ("x**2+y**2", None, 1, 1),

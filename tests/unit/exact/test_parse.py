@@ -6,8 +6,8 @@ from fractions import Fraction
 import pytest
 
 from crunode.errors import InputError
-from crunode.exact.parse import parse, read
-from crunode.exact.polynomials import Polynomial
+from crunode.exact.algebra.parse import parse, read
+from crunode.exact.algebra.polynomials import Polynomial
 
 
 @pytest.mark.parametrize(

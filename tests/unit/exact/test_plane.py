@@ -4,9 +4,9 @@ from fractions import Fraction
 
 import pytest
 
-from crunode.exact.factors import squarefree
-from crunode.exact.parse import parse
-from crunode.exact.plane import polygon_normals, resolve
+from crunode.exact.algebra.factors import squarefree
+from crunode.exact.algebra.parse import parse
+from crunode.exact.algebra.plane import polygon_normals, resolve
 
 
 def _resolved(text, h=(0, 0)):

@@ -7,13 +7,19 @@ from itertools import product
 import pytest
 
 from crunode.errors import InputError
-from crunode.exact.algebraic import RealRoot, enclosure, refine
-from crunode.exact.faces import NewtonPolyhedron
-from crunode.exact.factors import common_divisor, squarefree
-from crunode.exact.polynomials import Polynomial, TooLarge
-from crunode.exact.program import rank
-from crunode.exact.torus import crossing_without_tangency, has_common_zero, has_singular_zero, has_zero
-from crunode.exact.univariate import count_real_roots, is_negative_somewhere, nonzero_real_roots, real_roots, value_at
+from crunode.exact.algebra.algebraic import RealRoot, enclosure, refine
+from crunode.exact.algebra.faces import NewtonPolyhedron
+from crunode.exact.algebra.factors import common_divisor, squarefree
+from crunode.exact.algebra.polynomials import Polynomial, TooLarge
+from crunode.exact.algebra.program import rank
+from crunode.exact.algebra.torus import crossing_without_tangency, has_common_zero, has_singular_zero, has_zero
+from crunode.exact.algebra.univariate import (
+    count_real_roots,
+    is_negative_somewhere,
+    nonzero_real_roots,
+    real_roots,
+    value_at,
+)
 
 X, Y, Z = Polynomial.unknowns("x", "y", "z")
 

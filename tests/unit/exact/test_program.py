@@ -6,8 +6,8 @@ from itertools import combinations, product
 
 import pytest
 
-from crunode.exact.ideals import minimal_exponents, newton_cover
-from crunode.exact.program import cover, nullspace, rank
+from crunode.exact.algebra.ideals import minimal_exponents, newton_cover
+from crunode.exact.algebra.program import cover, nullspace, rank
 
 
 def _solved(matrix, right):

@@ -9,7 +9,7 @@ from fractions import Fraction
 from typing import Any, NoReturn
 
 from crunode.errors import InputError
-from crunode.exact.polynomials import Polynomial, natural_order
+from crunode.exact.algebra.polynomials import Polynomial, natural_order
 
 __all__ = ["Formula", "Product", "parse", "read"]
 

@@ -17,9 +17,9 @@ from fractions import Fraction
 from math import comb, gcd
 from typing import Any
 
-from crunode.exact.algebraic import AlgebraicNumber, RealRoot, enclosure, refine
-from crunode.exact.polynomials import TooLarge
-from crunode.exact.univariate import (
+from crunode.exact.algebra.algebraic import AlgebraicNumber, RealRoot, enclosure, refine
+from crunode.exact.algebra.polynomials import TooLarge
+from crunode.exact.algebra.univariate import (
     Interval,
     greatest_common_divisor,
     nonzero_real_roots,

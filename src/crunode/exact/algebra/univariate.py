@@ -1,7 +1,7 @@
 """Real roots of polynomials in one variable, counted and separated exactly by Sturm's theorem.
 
 A polynomial is a list of coefficients, the constant one first, without trailing zeros. Coefficients are rationals or
-real algebraic numbers (`crunode.exact.algebraic`).
+real algebraic numbers (`crunode.exact.algebra.algebraic`).
 """
 
 from __future__ import annotations

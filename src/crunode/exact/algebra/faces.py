@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from math import gcd
 
-from crunode.exact.ideals import minimal_exponents
-from crunode.exact.polynomials import Exponent, TooLarge
+from crunode.exact.algebra.ideals import minimal_exponents
+from crunode.exact.algebra.polynomials import Exponent, TooLarge
 
 __all__ = ["Face", "NewtonPolyhedron"]
 
@@ -102,7 +102,7 @@ class NewtonPolyhedron:
 
     def codimension(self, mask: int) -> int:
         """Codimension of the smallest face within all the facets of `mask`; 0 for the whole polyhedron."""
-        from crunode.exact.program import rank
+        from crunode.exact.algebra.program import rank
 
         chosen = [normal for k, (normal, _) in enumerate(self.facets) if mask >> k & 1]
         return rank(chosen) if chosen else 0

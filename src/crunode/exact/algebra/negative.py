@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from fractions import Fraction
 from itertools import product
 
-from crunode.exact.faces import NewtonPolyhedron
-from crunode.exact.factors import squarefree
-from crunode.exact.parse import Formula
-from crunode.exact.plane import points_near, resolve
-from crunode.exact.polynomials import Polynomial, TooLarge
-from crunode.exact.univariate import is_negative_somewhere
+from crunode.exact.algebra.faces import NewtonPolyhedron
+from crunode.exact.algebra.factors import squarefree
+from crunode.exact.algebra.parse import Formula
+from crunode.exact.algebra.plane import points_near, resolve
+from crunode.exact.algebra.polynomials import Polynomial, TooLarge
+from crunode.exact.algebra.univariate import is_negative_somewhere
 
 __all__ = ["negative_beside_a_branch", "negative_point"]
 
@@ -36,7 +36,7 @@ def negative_point(
         hint: s and w of a curve to look at first.
 
     Example:
-        >>> from crunode.exact.parse import parse
+        >>> from crunode.exact.algebra.parse import parse
         >>> negative_point(parse("x**2 - y**3"), (Fraction(0), Fraction(0)))
         (Fraction(0, 1), Fraction(1, 1))
     """
@@ -58,7 +58,7 @@ def negative_beside_a_branch(formula: Formula, point: Sequence[Fraction]) -> tup
     """The same for two variables, beside the real branches of odd power of the curve K = 0, however thin the region.
 
     Example:
-        >>> from crunode.exact.parse import parse
+        >>> from crunode.exact.algebra.parse import parse
         >>> K = parse("(y - 3*x**2)**2 - x**9")
         >>> K.expanded()(negative_beside_a_branch(K, (Fraction(0), Fraction(0)))) < 0
         True

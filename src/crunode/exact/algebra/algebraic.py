@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from fractions import Fraction
 from typing import Any
 
-from crunode.exact.univariate import Interval, divided, greatest_common_divisor, normalized, value_at
+from crunode.exact.algebra.univariate import Interval, divided, greatest_common_divisor, normalized, value_at
 
 __all__ = ["AlgebraicNumber", "RealRoot", "enclosure", "refine"]
 

@@ -15,12 +15,12 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from crunode.exact.faces import Face, NewtonPolyhedron
-from crunode.exact.factors import Factored
-from crunode.exact.ideals import newton_cover
-from crunode.exact.polynomials import Exponent, Polynomial, TooLarge
-from crunode.exact.program import nullspace, rank
-from crunode.exact.torus import crossing_without_tangency, has_common_zero, has_singular_zero, has_zero
+from crunode.exact.algebra.faces import Face, NewtonPolyhedron
+from crunode.exact.algebra.factors import Factored
+from crunode.exact.algebra.ideals import newton_cover
+from crunode.exact.algebra.polynomials import Exponent, Polynomial, TooLarge
+from crunode.exact.algebra.program import nullspace, rank
+from crunode.exact.algebra.torus import crossing_without_tangency, has_common_zero, has_singular_zero, has_zero
 
 __all__ = ["Certified", "NegativeNearby", "certify", "certify_squares"]
 

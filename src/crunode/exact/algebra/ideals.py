@@ -8,7 +8,7 @@ from numbers import Rational
 from typing import Any
 
 from crunode.errors import InputError
-from crunode.exact.program import Cover, cover
+from crunode.exact.algebra.program import Cover, cover
 from crunode.exact.result import LearningCoefficient
 
 __all__ = ["minimal_exponents", "monomial_ideal", "newton_cover", "weights_of"]

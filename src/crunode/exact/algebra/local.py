@@ -7,16 +7,14 @@ from fractions import Fraction
 from math import prod
 from typing import Any
 
-from crunode.exact.combine import power as power_of
-from crunode.exact.combine import product_of, sum_of
-from crunode.exact.factors import Factored, squarefree
-from crunode.exact.ideals import minimal_exponents, newton_cover
-from crunode.exact.nondegenerate import Certified, NegativeNearby, certify, certify_squares
-from crunode.exact.parse import Product
-from crunode.exact.plane import Resolution, resolve
-from crunode.exact.polynomials import Polynomial, TooLarge
-from crunode.exact.program import rank
-from crunode.exact.reductions import (
+from crunode.exact.algebra.factors import Factored, squarefree
+from crunode.exact.algebra.ideals import minimal_exponents, newton_cover
+from crunode.exact.algebra.nondegenerate import Certified, NegativeNearby, certify, certify_squares
+from crunode.exact.algebra.parse import Product
+from crunode.exact.algebra.plane import Resolution, resolve
+from crunode.exact.algebra.polynomials import Polynomial, TooLarge
+from crunode.exact.algebra.program import rank
+from crunode.exact.algebra.reductions import (
     arrangement,
     completed_square,
     groups,
@@ -25,6 +23,8 @@ from crunode.exact.reductions import (
     straightened,
     without_idle_directions,
 )
+from crunode.exact.combine import power as power_of
+from crunode.exact.combine import product_of, sum_of
 from crunode.exact.result import LearningCoefficient
 
 __all__ = ["of_generators", "of_product", "of_sum"]

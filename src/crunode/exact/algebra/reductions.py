@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from fractions import Fraction
 from itertools import combinations
 
-from crunode.exact.factors import Factored, squarefree
-from crunode.exact.nondegenerate import NegativeNearby
-from crunode.exact.polynomials import Exponent, Polynomial, TooLarge
-from crunode.exact.program import nullspace, rank
+from crunode.exact.algebra.factors import Factored, squarefree
+from crunode.exact.algebra.nondegenerate import NegativeNearby
+from crunode.exact.algebra.polynomials import Exponent, Polynomial, TooLarge
+from crunode.exact.algebra.program import nullspace, rank
 
 __all__ = [
     "Split",

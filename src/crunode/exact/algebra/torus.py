@@ -11,9 +11,9 @@ from itertools import combinations, product
 from math import lcm
 from typing import Any
 
-from crunode.exact.polynomials import Exponent
-from crunode.exact.program import rank
-from crunode.exact.univariate import (
+from crunode.exact.algebra.polynomials import Exponent
+from crunode.exact.algebra.program import rank
+from crunode.exact.algebra.univariate import (
     derivative,
     greatest_common_divisor,
     nonzero_real_roots,

@@ -9,11 +9,11 @@ from numbers import Rational
 from typing import Any
 
 from crunode.errors import InputError
-from crunode.exact.ideals import weights_of
-from crunode.exact.local import of_generators, of_sum, square_roots
-from crunode.exact.negative import negative_beside_a_branch, negative_point
-from crunode.exact.nondegenerate import NegativeNearby
-from crunode.exact.parse import Formula, read
+from crunode.exact.algebra.ideals import weights_of
+from crunode.exact.algebra.local import of_generators, of_sum, square_roots
+from crunode.exact.algebra.negative import negative_beside_a_branch, negative_point
+from crunode.exact.algebra.nondegenerate import NegativeNearby
+from crunode.exact.algebra.parse import Formula, read
 from crunode.exact.result import LearningCoefficient
 
 __all__ = ["ideal", "polynomial"]

@@ -9,8 +9,8 @@ from fractions import Fraction
 from heapq import heapify, heappop, heappush
 from math import comb, gcd, isqrt
 
-from crunode.exact.parse import Product
-from crunode.exact.polynomials import Exponent, Polynomial, TooLarge
+from crunode.exact.algebra.parse import Product
+from crunode.exact.algebra.polynomials import Exponent, Polynomial, TooLarge
 
 __all__ = ["Factored", "common_divisor", "quotient", "squarefree"]
 
