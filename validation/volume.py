@@ -132,7 +132,7 @@ def summary(rows: list[dict[str, Any]]) -> dict[str, Any]:
 def main() -> int:
     """Run all cases and judge them."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(300, 308)))
+    parser.add_argument("--seeds", type=int, nargs="+", default=list(range(600, 606)))
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("volume.json"))
     options = parser.parse_args()

@@ -40,7 +40,8 @@ class Rows:
 
     Attributes:
         jacobian: R ∂f/∂w with RᵀR = H, shape (rows, parameters), without the rows where R is zero.
-        slope: The largest derivative of a loss in an output among these examples: 0 where the data is realised.
+        slope: The largest derivative of a loss in an output, over its second derivative times the largest output: how
+            far labels are from outputs, relative to these. 0 where the data is realised.
         residual: R (f − reference) for the same rows, where a reference was given.
     """
 
@@ -69,13 +70,13 @@ class Evaluation:
 
     def __init__(self, land: Landscape) -> None:
         self._land, self.dim = land, land.dim
-        self._use(torch.float64)
         batch = self._probe()
         with torch.no_grad(), preserved_rng():
-            native = land.batch_losses(land.center, batch).double()
+            native = land.batch_losses(land.center, batch)
             try:
-                same = torch.allclose(self.losses(self.center, batch).double(), native, rtol=1e-2, atol=1e-4)
-            except Exception:
+                self._use(torch.float64)
+                same = torch.allclose(self.losses(self.center, batch), native.double(), rtol=1e-2, atol=1e-4)
+            except Exception:  # tensors made in single precision inside the model, or a device without doubles
                 same = False
         if not same:
             self._use(land.center.dtype)
@@ -267,7 +268,7 @@ def _plain_outputs(seen: Evaluation, point: Tensor, batch: Any) -> Tensor:
 
 
 def _roots(seen: Evaluation, outputs: Tensor, batch: Any, width: int) -> tuple[Tensor, float]:
-    """R with RᵀR = H of the loss of each example in its outputs, and the largest first derivative."""
+    """R with RᵀR = H of the loss of each example in its outputs, and the relative slope of these losses."""
     shape = outputs.shape[1:]
 
     def loss(output: Tensor, target: Any) -> Tensor:
@@ -283,7 +284,8 @@ def _roots(seen: Evaluation, outputs: Tensor, batch: Any, width: int) -> tuple[T
             for k, output in enumerate(flat)
         ]
         first, second = (torch.stack(part) for part in zip(*found, strict=True))
-    return _root(second), float(first.abs().max())
+    steepest, scale = float(first.abs().max()), float(second.abs().max() * outputs.abs().max())
+    return _root(second), steepest / max(scale, 1e-300) if steepest else 0.0
 
 
 def _root(second: Tensor) -> Tensor:

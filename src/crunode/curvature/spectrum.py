@@ -36,7 +36,8 @@ class Spectrum:
         of: Rows there are.
         seen: How many of the used rows the loss sees: cross-entropy sees one output less than there are.
         examples: Examples that were used.
-        slope: Largest derivative of a loss in an output, of the loss in a parameter for a Hessian.
+        slope: How far the data is from realised, as in `Rows`; with a Hessian, the largest derivative of the loss over
+            the largest curvature times the size of the weights.
         unused: Which columns of J vanish; None where J was not held.
         reason: Why there is no Jacobian, where there is none.
     """
@@ -153,7 +154,8 @@ def _from_hessian(
     for batch in land.passes():
         steep += land.batch_gradient(land.center, batch) * (leaves(batch)[0].shape[0] / land.data.rows)
     name = "hessian" if limit >= dim else "hessian sketch"
-    slope = float(steep.abs().max())
+    size = float(values[0]) * max(float(land.center.double().square().mean().sqrt()), 0.1)
+    slope = float(steep.abs().max()) / max(size, 1e-300)
     return Spectrum(name, values.copy(), rank, False, limit, dim, limit, land.data.rows, slope, reason=reason)
 
 

@@ -26,6 +26,8 @@ _NEARBY = 2
 _REALISED = 1e-5
 # Share of the work of an estimate that a look at the rank may take, and the most rows it looks at.
 _SHARE, _MOST_ROWS = 0.05, 1000
+# Weights that may be copied to double precision for it.
+_MOST_WEIGHTS = 1 << 24
 
 
 def bounds(landscape: Landscape, *, rows: int | None = None, seed: int = 0) -> LearningCoefficient:
@@ -133,11 +135,12 @@ def rank_finding(landscape: Landscape, estimate: Estimate) -> Finding | None:
     gradients = _SHARE * steps * kernel.get("batch", landscape.data.rows)
     rows = int(min(gradients**0.5, 4 * landscape.dim, _MOST_ROWS))
     highest = estimate.value + 3 * estimate.error
-    if highest >= min(rows, landscape.dim) / 2:
+    weights = landscape.dim + sum(t.numel() for t in landscape._fixed.values())
+    if highest >= min(rows, landscape.dim) / 2 or weights > _MOST_WEIGHTS:
         return None
     try:
         here = spectrum(landscape, rows=rows, seed=estimate.seed or 0, outputs_only=True)
-    except (NoOutputs, InputError, RuntimeError):
+    except (NoOutputs, InputError, RuntimeError, TypeError):  # a device without doubles, no memory
         return None
     if highest >= here.rank.low / 2:
         return None

@@ -22,7 +22,9 @@ __all__ = ["VolumeLaw", "fit_law"]
 _LOG2 = math.log(2)
 # Gaps between the leading exponent and the ones after it, as singularities of low degree have them.
 _GAPS = np.array([1 / 12, 1 / 8, 1 / 6, 1 / 4, 1 / 3, 1 / 2, 3 / 4, 1, 3 / 2])
-_SIZES = (0.1, 0.3, 1.0, 3.0)
+# They are of order one: boxes cut singularities off, and curves bend. Smaller ones would make a law without any too
+# easy to believe, and logarithms are readily taken for slow corrections and the other way round.
+_SIZES = (0.3, 1.0, 3.0)
 # log of the scale T in log(T/t), beyond the median of K: from well inside the box to far outside.
 _SCALES = np.exp(np.linspace(math.log(0.5), math.log(12.0), 14))
 _SMOOTH, _WAVES = 9, 8
