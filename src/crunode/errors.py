@@ -114,12 +114,19 @@ _KINDS = [
         "below the bound of the Jacobian's rank",
         "warning",
         "At a minimum that realises its data the learning coefficient is at least half the rank of the Jacobian of "
-        "parameters to outputs, and the estimate lies below that by more than three times its error. The rank counts "
-        "every direction in which the outputs change at all. At a finite nbeta a direction counts in full only where "
-        "nbeta times its curvature is far above the precision, and in trained networks most curvatures are small, so "
-        "the usual reading is: the estimate is an effective dimension at this nbeta, and the learning coefficient "
-        "proper, the limit of large nbeta, is higher. The message says how much of the bound is resolved. Where even "
-        "that part is above the estimate, the center may not be a minimum, or the chains have not equilibrated.",
+        "parameters to outputs. The estimate lies below that, and below the part of it that this nbeta and precision "
+        "resolve, by more than twice its error: the center may not be a minimum, or the chains have not equilibrated.",
+        "Train longer or polish the weights; lengthen the run.",
+    ),
+    FindingKind(
+        "LLC108",
+        "directions unresolved",
+        "info",
+        "The estimate lies below half the rank of the Jacobian of parameters to outputs by more than twice its error. "
+        "The rank counts every direction in which the outputs change at all; at a finite nbeta a direction counts in "
+        "full only where nbeta times its curvature is far above the precision. In trained networks most curvatures are "
+        "small, so the estimate is an effective dimension at this nbeta, and the learning coefficient proper, the "
+        "limit of large nbeta, is higher.",
         "Compare estimates only at equal nbeta and precision; for the limit, raise nbeta or lower the precision.",
     ),
     FindingKind(

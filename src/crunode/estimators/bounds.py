@@ -114,11 +114,11 @@ def bounds(landscape: Landscape, *, rows: int | None = None, seed: int = 0) -> L
 
 
 def rank_finding(landscape: Landscape, estimate: Estimate) -> Finding | None:
-    """LLC107 where an estimate of `llc` lies below half the rank of the Jacobian by more than three times its error.
+    """LLC107 or LLC108 where an estimate of `llc` is below half the rank of the Jacobian by more than twice its error.
 
     The rank is that of as many rows as a twentieth of the gradients of the sampling buys, which is a lower bound of the
-    rank of all. How much of it can show at the estimate's nβ and precision γ is told beside: a quadratic direction with
-    curvature g adds ½ nβ g / (nβ g + γ).
+    rank of all. How much of it can show at the estimate's nβ and precision γ decides between the two codes: a quadratic
+    direction with curvature g adds ½ nβ g / (nβ g + γ).
 
     Args:
         landscape: Where the estimate was made.
@@ -134,7 +134,7 @@ def rank_finding(landscape: Landscape, estimate: Estimate) -> Finding | None:
     steps = drawn.chains * (spec["draws"] + spec["warmup"]) * kernel.get("leaps", 1)
     gradients = _SHARE * steps * kernel.get("batch", landscape.data.rows)
     rows = int(min(gradients**0.5, 4 * landscape.dim, _MOST_ROWS))
-    highest = estimate.value + 3 * estimate.error
+    highest = estimate.value + 2 * estimate.error
     weights = landscape.dim + sum(t.numel() for t in landscape._fixed.values())
     if highest >= min(rows, landscape.dim) / 2 or weights > _MOST_WEIGHTS:
         return None
@@ -147,12 +147,11 @@ def rank_finding(landscape: Landscape, estimate: Estimate) -> Finding | None:
     nbeta, precision = estimate.diagnostics["plain"]["nbeta"], float(spec["precision"])
     scaled = nbeta * here.curvatures[: here.rank.low]
     part = float((scaled / (scaled + precision)).sum() / 2)
-    verdict = "as that part allows" if part <= highest else "and the estimate is below that part too"
     return Finding.of(
-        "LLC107",
+        "LLC108" if part <= highest else "LLC107",
         f"{estimate.value:.3g} ± {estimate.error:.2g} against {here.rank.low / 2:g}, half the rank on {here.rows} of "
         f"{here.of} rows; at nbeta {nbeta:.3g} and precision {precision:.3g} {int((scaled > precision).sum())} of "
-        f"these {here.rank.low} directions are resolved, and all together give {part:.3g} to second order, {verdict}",
+        f"these {here.rank.low} directions are resolved, and all together give {part:.3g} to second order",
     )
 
 
