@@ -230,6 +230,15 @@ _KINDS = [
         "Nothing to do if that is meant; otherwise give loss=fn(model, batch) with one loss per example.",
     ),
     FindingKind(
+        "DATA504",
+        "own predictions as labels",
+        "info",
+        "The labels are noisy, and scatter around the predictions at the center as they would if the center were the "
+        "truth. Their noise then says nothing of the learning coefficient but moves the minimum of the loss away from "
+        "the center, so the model's own predictions are taken for labels.",
+        "Nothing to do; give labels='given' to sample with the labels as they are.",
+    ),
+    FindingKind(
         "VOL601",
         "volumes follow no such law",
         "error",

@@ -152,6 +152,47 @@ class Landscape:
             (gradient,) = torch.autograd.grad(self.batch_loss(point, batch), point)
         return gradient
 
+    def batch_outputs(self, w: Tensor, batch: Any) -> Any:
+        """What the model gives at the flat vector `w` on `batch`, for a loss of (outputs, target).
+
+        Raises:
+            InputError: The loss takes the model as a whole.
+        """
+        if self._module._loss.takes_model:
+            raise InputError(f"expected a loss of (outputs, target), got {self.loss_name}, which takes the whole model")
+        named = {name.removeprefix(_PREFIX): t for name, t in self._fixed.items()} | self.packing.unravel(w)
+        inputs = batch[:-1]
+        return functional_call(self._module.model, named, map_tree(torch.clone, inputs) if self._in_place else inputs)
+
+    def self_labelled(self) -> Landscape | None:
+        """The same landscape with the model's own predictions at the center for labels: the model is its own truth.
+
+        For a log-likelihood the loss above the center's is then the divergence of the model at w from the model at w*,
+        free of label noise and never negative. None where the loss has no target that stands for a prediction.
+
+        Example:
+            >>> net = torch.nn.Linear(2, 1)
+            >>> land = Landscape(net, (torch.randn(8, 2), torch.randn(8, 1)), "gaussian")
+            >>> float(land.self_labelled().loss())
+            0.0
+        """
+        if self._module._loss.takes_model or not self.data.stacked:
+            return None
+        batches = []
+        with torch.no_grad(), preserved_rng():
+            for batch in self.passes():
+                outputs = self.batch_outputs(self.center, batch)
+                target = self._module.expected_target(outputs) if isinstance(outputs, Tensor) else None
+                if target is None:
+                    return None
+                batches.append((*batch[:-1], target))
+        other = copy.copy(self)
+        other.data = Examples(batches, self.data.findings, self.data.copies)
+        try:
+            return other._looked_at()
+        except InputError:  # a target of another kind than the given one does not fit the loss
+            return None
+
     def losses(self, w: Tensor | None = None) -> Tensor:
         """Loss of every example at `w` (the center when None), one for each row of the data.
 

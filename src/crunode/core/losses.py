@@ -68,6 +68,27 @@ NAMED_LOSSES: dict[str, Callable[..., Tensor]] = {
 }
 
 
+def _same(output: Tensor) -> Tensor:
+    return output
+
+
+def _probabilities(output: Tensor) -> Tensor:
+    return output.softmax(1)
+
+
+_EXPECTED: dict[Any, Callable[[Tensor], Tensor]] = {
+    **dict.fromkeys(("gaussian", F.mse_loss, nn.MSELoss), _same),
+    **dict.fromkeys(("cross-entropy", F.cross_entropy, nn.CrossEntropyLoss), _probabilities),
+    **dict.fromkeys(("bernoulli", F.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss), torch.sigmoid),
+}
+
+
+def _is_plain(loss: nn.Module) -> bool:
+    """True for a loss module without weights, smoothing or other settings that move its minimum."""
+    weighted = any(isinstance(v, Tensor) for v in loss.buffers())
+    return not weighted and not getattr(loss, "label_smoothing", 0.0)
+
+
 def _example_means(losses: Tensor) -> Tensor:
     return losses.flatten(1).mean(1) if losses.ndim > 1 else losses
 
@@ -126,12 +147,15 @@ class _Resolved:
         takes_model: Whether it is called with (model, batch) or with (output, target).
         fn: Gives losses per example where it can.
         own: The same loss with its own reduction, where that is a mean.
+        expected_target: Maps outputs to the target for which they are best, where there is one: the mean of what a
+            model with these outputs predicts.
     """
 
     label: str
     takes_model: bool
     fn: Callable[..., Any]
     own: Callable[..., Any] | None = None
+    expected_target: Callable[[Tensor], Tensor] | None = None
 
 
 class LossModule(nn.Module):
@@ -175,6 +199,11 @@ class LossModule(nn.Module):
         """Whether the loss has a mean of its own to compare with."""
         return self._loss.own is not None
 
+    def expected_target(self, output: Tensor) -> Tensor | None:
+        """The target for which these outputs are best; None where the loss has no such target that is known here."""
+        fn = self._loss.expected_target
+        return None if fn is None else fn(_widened(output))
+
 
 def _checked_type(losses: Any, label: str) -> Tensor:
     if not isinstance(losses, Tensor) or not losses.is_floating_point():
@@ -192,7 +221,7 @@ def _resolve(loss: Any, device: torch.device | None) -> _Resolved:
             near = difflib.get_close_matches(loss, NAMED_LOSSES, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise InputError(f"expected a loss name among {sorted(NAMED_LOSSES)}, got {loss!r}{hint}")
-        return _Resolved(loss, loss == "causal-lm", NAMED_LOSSES[loss])
+        return _Resolved(loss, loss == "causal-lm", NAMED_LOSSES[loss], None, _EXPECTED.get(loss))
     if not callable(loss) or isinstance(loss, type):
         what = f"the class {loss.__name__}; make an instance" if isinstance(loss, type) else type(loss).__name__
         raise InputError(
@@ -207,12 +236,13 @@ def _resolve(loss: Any, device: torch.device | None) -> _Resolved:
         unreduced = copy.copy(fixed)
         unreduced.reduction = "none"  # type: ignore[assignment]
         own = fixed if loss.reduction == "mean" else None
-        return _Resolved(type(loss).__name__, takes_model, _PerExample(unreduced, {}), own)
+        expected = _EXPECTED.get(type(loss)) if _is_plain(loss) else None
+        return _Resolved(type(loss).__name__, takes_model, _PerExample(unreduced, {}), own, expected)
     label = _label(loss)
     if "reduction" not in arguments:
         return _Resolved(label, takes_model, loss)
     own = loss if arguments["reduction"].default == "mean" else None
-    return _Resolved(label, takes_model, _PerExample(loss, {"reduction": "none"}), own)
+    return _Resolved(label, takes_model, _PerExample(loss, {"reduction": "none"}), own, _EXPECTED.get(loss))
 
 
 def _label(loss: Any) -> str:

@@ -6,6 +6,7 @@ import math
 import os
 import warnings
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -19,6 +20,7 @@ from crunode.errors import DiagnosticWarning, EstimationError, InputError
 from crunode.estimators.bounds import rank_finding
 from crunode.estimators.extrapolate import Extrapolation, extrapolate, growth
 from crunode.sampling.diagnostics import drift, ess, mcse_mean, split_rhat
+from crunode.sampling.labels import choose_labels
 from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.run import sample
 
@@ -45,6 +47,7 @@ def llc(
     store: str | os.PathLike[str] | None = None,
     executor: Executor | None = None,
     layout: str | None = None,
+    labels: str | None = None,
     on_failure: str = "raise",
     **landscape_options: Any,
 ) -> Estimate:
@@ -69,6 +72,8 @@ def llc(
         store: A run folder to write to, or to resume.
         executor: Where chains run.
         layout: How chains are laid out; None (best) chooses.
+        labels: "given", or "own" for the model's own predictions at w*, which are free of label noise; None takes its
+            own where w* may be the truth behind noisy ones and nbeta is not given (see `choose_labels`).
         on_failure: "raise", or "return" for an estimate that is not ok when a chain diverges.
         landscape_options: Passed to `Landscape`: n, params, device.
 
@@ -91,9 +96,15 @@ def llc(
     """
     if on_failure not in ("raise", "return"):
         raise InputError(f"expected on_failure as 'raise' or 'return', got {on_failure!r}")
+    if labels not in (None, "given", "own"):
+        raise InputError(f"expected labels as 'given' or 'own', got {labels!r}; leave it out to have it chosen")
     if isinstance(target, Draws):
         return _announce(_estimate(target))
     land = _landscape(target, data, loss, landscape_options)
+    chosen = choose_labels(land, "given" if labels is None and nbeta is not None else labels, kernel=kernel, seed=seed)
+    if labels == "own" and chosen.kind != "own":
+        raise InputError(f"expected a loss of (outputs, target) to take own labels with, got {land.loss_name}")
+    land = chosen.landscape
     posterior = Posterior(land, nbeta, Gaussian(precision))
     options: dict[str, Any] = {"chains": chains, "draws": draws, "warmup": warmup, "seed": seed}
     try:
@@ -108,6 +119,9 @@ def llc(
             return failed
         raise EstimationError(str(error), partial=failed) from error
     estimate = _estimate(drawn, land.findings)
+    estimate = replace(estimate, diagnostics={**estimate.diagnostics, "labels": chosen.summary()})
+    if chosen.ratio is not None and chosen.kind == "own":
+        estimate = estimate.with_findings(Finding.of("DATA504", chosen.reason))
     below = rank_finding(land, estimate)
     if below is not None:
         estimate = estimate.with_findings(below)
@@ -166,7 +180,9 @@ def _estimate(draws: Draws, findings: tuple[Finding, ...] = ()) -> Estimate:
     seen: list[Finding] = []
     fit: Extrapolation | None = None
     if len(levels) >= 3:
-        fit = extrapolate(levels, [r["value"] for r in rows], [r["se"] for r in rows], n, noisy)
+        # Where chains still spread along the flat directions, their losses are known less well than they scatter.
+        errors = [r["se"] * float(np.clip(np.nan_to_num(r["spread_rhat"], nan=1.0), 1.0, 10.0)) for r in rows]
+        fit = extrapolate(levels, [r["value"] for r in rows], errors, n, noisy)
         value, se = fit.value, fit.se
         terms["temperature"] = fit.spread
         if noisy and fit.noise_slope > 0:
@@ -221,6 +237,7 @@ def _level(draws: Draws, nbeta: float) -> dict[str, float]:
         "variance": float(scaled.var()),
         "variance_se": mcse_mean(square),
         "rhat": split_rhat(scaled),
+        "spread_rhat": split_rhat(arrays["distance2"].astype(np.float64)),
         "ess": ess(scaled),
         "drift": drift(scaled),
         "lowest": float(scaled.min()),

@@ -31,6 +31,9 @@ _HMC_ACCEPTANCE = 0.8
 # A Langevin step accepted this often has a discretisation error well below typical Monte-Carlo errors.
 _LANGEVIN_ACCEPTANCE = 0.9
 _PILOT_ROWS = 1024
+# Precision of the prior times the mean square of the weights. A narrower prior hides the far end of the valleys, which
+# lowers estimates at any temperature; in a much wider one exact kernels do not get around.
+_WIDE = 0.1
 # Measured κ is up to twice the true one, since chains fit some of the noise; only one far above belongs to a loss on
 # another scale than a log-likelihood's.
 _NOISE_SCALE = 4.0
@@ -105,8 +108,9 @@ def tune(
 
     - *kernel*: HMC on all data where a full gradient is cheap, otherwise SGLD on minibatches.
     - *precision*: a share of the typical curvature nβ Tr(H²)/Tr(H) of the loss, so that the prior holds no direction
-      that the loss holds. With exact kernels a hundredth, or 1/mean(w*²) if that is less; with minibatch kernels, whose
-      chains cross the prior in some 1/share steps, a twentieth. Without curvature 1/mean(w*²); without weights, 1.
+      that the loss holds. With exact kernels a hundredth, or 0.1/mean(w*²) if that is less; with minibatch kernels,
+      whose chains cross the prior in some 1/share steps, a twentieth. Without curvature 0.1/mean(w*²); without weights,
+      1.
     - *nbeta*: a ladder around n/(κ log n). κ = E[δ²]/(2E[δ]) over loss differences δ_i(w) of single examples is 1
       for a log-likelihood at its truth, and near 0 without label noise, where lower temperatures see more.
     - *step*: by stochastic approximation of the Metropolis acceptance at each level: 0.8 for HMC trajectories, 0.9
@@ -223,11 +227,11 @@ def _precision(
     if square < 1e-4:
         reasons["precision"] = "1, as the weights at the center are zero or nearly so"
         return 1.0
-    if 0 < 0.01 * typical < 1.0 / square:
+    if 0 < 0.01 * typical < _WIDE / square:
         reasons["precision"] = "a hundredth of the typical curvature of the loss times n / log n"
         return 0.01 * typical
-    reasons["precision"] = "one over the mean square of the weights: the prior is as wide as they are"
-    return 1.0 / square
+    reasons["precision"] = "a tenth over the mean square of the weights: the prior is three times as wide as they are"
+    return _WIDE / square
 
 
 def _hotter(land: Landscape) -> list[float]:
@@ -256,7 +260,7 @@ def _ladder(
     measures["label_noise"] = kappa
     if kappa is not None and kappa < 0.25:
         reasons["nbeta"] = f"little label noise (κ = {kappa:.2g}): a ladder from n / log n upward"
-        return tuple(base * f for f in (1.0, 3.0, 9.0, 27.0))
+        return tuple(base * f for f in (1.0, 4.0, 16.0, 64.0))
     scale = 1.0 if kappa is None else 1.0 / max(kappa / _NOISE_SCALE, 1.0)
     known = "unknown" if kappa is None else f"κ = {kappa:.2g}"
     reasons["nbeta"] = f"label noise ({known}): a ladder around n / log n" + (" over κ" if scale < 1 else "")
