@@ -39,8 +39,8 @@ def polynomial(
         K: Text such as "(x**2 - y^3)**2", a `Polynomial`, or a sympy expression. A sum of squares is best left as one.
         point: Coordinates in the order of the variables: integers, fractions, text such as "1/2", or floats, which are
             taken as the binary fractions they are. The origin when left out.
-        h: Exponents of a weight ∏ |x_j|^h_j in the coordinates of K, each above −1. At a point with x_j ≠ 0 the factor
-            |x_j|^h_j is positive and plays no role.
+        h: Exponents of a weight, the product of abs(x_j)^h_j in the coordinates of K, each above −1. At a point with
+            x_j ≠ 0 that factor is positive and plays no role.
         variables: Names in the wanted order; by default those that occur, in alphabetical order (x2 before x10). A
             point with more coordinates than names is read with x, y, z or x1, x2, … if these fit.
         local: Accept a K that is negative elsewhere, such as a Taylor polynomial, if it is not so near the point.
