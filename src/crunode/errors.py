@@ -239,6 +239,14 @@ _KINDS = [
         "Nothing to do; give labels='given' to sample with the labels as they are.",
     ),
     FindingKind(
+        "DATA505",
+        "part of the examples",
+        "info",
+        "The labels carry no noise, so a part of the examples with more than twice as many output values as the model "
+        "has parameters has the same learning coefficient as all of them, and is sampled exactly in their place.",
+        "Nothing to do; give a kernel, such as kernel=crunode.SGLD(), to sample with all examples.",
+    ),
+    FindingKind(
         "VOL601",
         "volumes follow no such law",
         "error",

@@ -23,6 +23,7 @@ from crunode.sampling.diagnostics import drift, ess, mcse_mean, split_rhat
 from crunode.sampling.labels import choose_labels
 from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.run import sample
+from crunode.sampling.thinning import thinned
 
 __all__ = ["llc"]
 
@@ -105,6 +106,8 @@ def llc(
     if labels == "own" and chosen.kind != "own":
         raise InputError(f"expected a loss of (outputs, target) to take own labels with, got {land.loss_name}")
     land = chosen.landscape
+    part = thinned(land, seed=seed) if chosen.noise_free and nbeta is None and kernel is None else None
+    land = land if part is None else part
     posterior = Posterior(land, nbeta, Gaussian(precision))
     options: dict[str, Any] = {"chains": chains, "draws": draws, "warmup": warmup, "seed": seed}
     try:
@@ -122,6 +125,8 @@ def llc(
     estimate = replace(estimate, diagnostics={**estimate.diagnostics, "labels": chosen.summary()})
     if chosen.ratio is not None and chosen.kind == "own":
         estimate = estimate.with_findings(Finding.of("DATA504", chosen.reason))
+    if part is not None:
+        estimate = estimate.with_findings(Finding.of("DATA505", f"{part.data.rows} of {chosen.landscape.data.rows}"))
     below = rank_finding(land, estimate)
     if below is not None:
         estimate = estimate.with_findings(below)

@@ -19,6 +19,7 @@ from crunode.sampling.metropolis import HMC, MALA
 from crunode.sampling.pilot import Pilot, pilot
 from crunode.sampling.posterior import Flat, Gaussian, Posterior, wbic_nbeta
 from crunode.sampling.stochastic import PSGLD, SGHMC, SGLD, SGNHT
+from crunode.sampling.thinning import THINNED_WORK
 
 __all__ = ["KERNELS", "Plan", "tune"]
 
@@ -202,7 +203,7 @@ def _kernel(land: Landscape, kernel: Any, reasons: dict[str, str]) -> Any:
         reasons["kernel"] = "as asked"
         return kernel
     work = land.data.rows * land.dim
-    if work <= _FULL_BATCH_WORK:
+    if work <= (THINNED_WORK if land.data.copies > 1 else _FULL_BATCH_WORK):
         reasons["kernel"] = f"a full gradient is cheap ({work:.1g} examples × parameters): no minibatch or step error"
         # Tiny models have the thinnest arms and the cheapest trajectories.
         return HMC(leaps=32, spread=10.0) if work < _TINY_WORK else HMC()
@@ -302,7 +303,9 @@ def _lengths(land: Landscape, kernel: Any) -> tuple[int, int, int]:
     if isinstance(kernel, HMC):
         work = land.data.rows * land.dim
         chains = int(2 ** min(max(round(math.log2(1e5 / work)), 2), 8))
-        return (chains, 800, 400) if work < _TINY_WORK else (chains, 500, 150)
+        if work < _TINY_WORK:
+            return chains, 800, 400
+        return (chains, 500, 150) if work < _FULL_BATCH_WORK else (chains, 200, 100)
     return (4, 2000, 500)
 
 
