@@ -87,9 +87,9 @@ def recorded(name: str) -> dict:
 
 DEEP_LINEAR = """## Random deep linear networks
 
-{runs} networks of the published benchmark's smallest class (2 to 5 layers, widths 5 to 50, ranks lowered at random, $10^5$
-examples without label noise), defaults only, against the local coefficient at their weights. The chains of {stuck} did not
-mix, and these are marked not ok.
+{runs} networks of the published benchmark's smallest class (2 to 5 layers, widths 5 to 50, ranks lowered at random,
+$10^5$ examples without label noise), defaults only, against the local coefficient at their weights. The chains of
+{stuck} did not mix, and these are marked not ok.
 
 | runs | number | median error | 95th percentile | worst | within two stated errors |
 |---|---|---|---|---|---|
@@ -101,8 +101,8 @@ Median time {seconds:.0f} s on one thread. Reproduce it with `{command}`.
 VOLUMES = """## Volumes
 
 `volume_scaling` on {cases} functions of up to eight variables with multiplicities 1 to 3, {runs} runs: median error
-{median:.2f} %, worst {worst:.1f} %, worst in stated errors {off:.1f}. The multiplicity was right in {right:.0f} % of the runs, and never
-wrong where it was called decided. Reproduce it with `{command}`.
+{median:.2f} %, worst {worst:.1f} %, worst in stated errors {off:.1f}. The multiplicity was right in {right:.0f} % of
+the runs, and never wrong where it was called decided. Reproduce it with `{command}`.
 """
 
 
