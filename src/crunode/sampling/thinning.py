@@ -12,9 +12,11 @@ from crunode.core.data import Examples
 from crunode.core.landscape import Landscape
 from crunode.core.rng import derived_seed
 
-__all__ = ["THINNED_WORK", "thinned"]
+__all__ = ["FULL_BATCH_WORK", "THINNED_WORK", "thinned"]
 
-# Work of a gradient on the part (examples × parameters) up to which it is worth having.
+# Work of a full gradient (examples × parameters) up to which exact full-batch trajectories are affordable, and that of
+# a gradient on a part, which is worth more.
+FULL_BATCH_WORK = 2e6
 THINNED_WORK = 2e7
 _FEWEST = 512
 
@@ -32,8 +34,8 @@ def thinned(landscape: Landscape, *, seed: int = 0) -> Landscape | None:
         seed: The choice of examples comes from it.
 
     Example:
-        >>> net = torch.nn.Linear(3, 1, bias=False)
-        >>> x = torch.randn(20_000, 3, generator=torch.Generator().manual_seed(0))
+        >>> net = torch.nn.Linear(150, 1, bias=False)
+        >>> x = torch.randn(20_000, 150, generator=torch.Generator().manual_seed(0))
         >>> part = thinned(Landscape(net, (x, net(x).detach()), "gaussian"))
         >>> part.data.rows, part.n
         (512, 19968)
@@ -42,7 +44,7 @@ def thinned(landscape: Landscape, *, seed: int = 0) -> Landscape | None:
         Sontag 2002, J. Nonlinear Science 12 (2r + 1 experiments are enough for r parameters).
     """
     data = landscape.data
-    if not data.stacked or data.copies > 1:
+    if not data.stacked or data.copies > 1 or data.rows * landscape.dim <= FULL_BATCH_WORK:
         return None
     generator = torch.Generator().manual_seed(derived_seed(seed, 41))
     first = landscape.batch_outputs(landscape.center, next(iter(data.passes(1))))

@@ -19,14 +19,12 @@ from crunode.sampling.metropolis import HMC, MALA
 from crunode.sampling.pilot import Pilot, pilot
 from crunode.sampling.posterior import Flat, Gaussian, Posterior, wbic_nbeta
 from crunode.sampling.stochastic import PSGLD, SGHMC, SGLD, SGNHT
-from crunode.sampling.thinning import THINNED_WORK
+from crunode.sampling.thinning import FULL_BATCH_WORK, THINNED_WORK
 
 __all__ = ["KERNELS", "Plan", "tune"]
 
 KERNELS: dict[str, Any] = {k.__name__: k for k in (SGLD, PSGLD, SGHMC, SGNHT, MALA, HMC)}
 
-# Work of a full gradient (examples × parameters) up to which exact full-batch trajectories are affordable.
-_FULL_BATCH_WORK = 2e6
 _TINY_WORK = 1e3
 _HMC_ACCEPTANCE = 0.8
 # A Langevin step accepted this often has a discretisation error well below typical Monte-Carlo errors.
@@ -203,7 +201,7 @@ def _kernel(land: Landscape, kernel: Any, reasons: dict[str, str]) -> Any:
         reasons["kernel"] = "as asked"
         return kernel
     work = land.data.rows * land.dim
-    if work <= (THINNED_WORK if land.data.copies > 1 else _FULL_BATCH_WORK):
+    if work <= (THINNED_WORK if land.data.copies > 1 else FULL_BATCH_WORK):
         reasons["kernel"] = f"a full gradient is cheap ({work:.1g} examples × parameters): no minibatch or step error"
         # Tiny models have the thinnest arms and the cheapest trajectories.
         return HMC(leaps=32, spread=10.0) if work < _TINY_WORK else HMC()
@@ -305,7 +303,7 @@ def _lengths(land: Landscape, kernel: Any) -> tuple[int, int, int]:
         chains = int(2 ** min(max(round(math.log2(1e5 / work)), 2), 8))
         if work < _TINY_WORK:
             return chains, 800, 400
-        return (chains, 500, 150) if work < _FULL_BATCH_WORK else (chains, 200, 100)
+        return (chains, 500, 150) if work < FULL_BATCH_WORK else (chains, 200, 100)
     return (4, 2000, 500)
 
 
