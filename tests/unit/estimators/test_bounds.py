@@ -152,7 +152,7 @@ def estimated(land, value, error=0.1, nbeta=50.0, precision=1.0, draws=400):
 def test_an_estimate_below_the_rank_is_found():
     land = own(net(), data())
     found = rank_finding(land, estimated(land, 10.0))
-    assert found.code in ("LLC107", "LLC108")
+    assert found.code == "LLC108"  # at this nbeta not all of the rank is resolved
     assert "against 13" in found.message
     assert "of these 26 directions are resolved" in found.message
 
