@@ -181,6 +181,8 @@ class Landscape:
         batches = []
         with torch.no_grad(), preserved_rng():
             for batch in self.passes():
+                if not batch[-1].is_floating_point() and bool((batch[-1] < 0).any()):
+                    return None  # classes below 0 mark examples that the loss leaves out
                 outputs = self.batch_outputs(self.center, batch)
                 target = self._module.expected_target(outputs) if isinstance(outputs, Tensor) else None
                 if target is None:

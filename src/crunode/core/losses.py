@@ -6,7 +6,7 @@ import copy
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -242,7 +242,8 @@ def _resolve(loss: Any, device: torch.device | None) -> _Resolved:
     if "reduction" not in arguments:
         return _Resolved(label, takes_model, loss)
     own = loss if arguments["reduction"].default == "mean" else None
-    return _Resolved(label, takes_model, _PerExample(loss, {"reduction": "none"}), own, _EXPECTED.get(loss))
+    expected = _EXPECTED.get(loss) if isinstance(loss, Hashable) else None
+    return _Resolved(label, takes_model, _PerExample(loss, {"reduction": "none"}), own, expected)
 
 
 def _label(loss: Any) -> str:

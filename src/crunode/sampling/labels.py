@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -86,15 +86,17 @@ def choose_labels(landscape: Landscape, asked: str | None = None, *, kernel: Any
         return Labels(own, "own", "as asked", noise_free=True)
     if _are_predictions(landscape.data.tensors()[-1], own.data.tensors()[-1]):
         return Labels(landscape, "given", "they are what the model predicts", noise_free=True)
-    base, base_own = landscape.losses().double(), own.losses().double()
     if landscape.n < _ENOUGH * landscape.dim:
         return Labels(landscape, "given", "with fewer than ten examples a parameter they may have been fitted")
+    if isinstance(getattr(kernel, "step", None), tuple):  # one step for each level of a ladder; here there is one level
+        kernel = replace(kernel, step=None)
     options: dict[str, Any] = {"chains": _CHAINS, "draws": _DRAWS, "warmup": _WARMUP, "seed": derived_seed(seed, 31)}
     try:
         drawn = sample(Posterior(own, nbeta="wbic"), kernel, keep=("positions",), **options)
     except EstimationError:
         return Labels(landscape, "given", "no points could be drawn to compare them at")
     ratios = []
+    base, base_own = landscape.losses().double(), own.losses().double()
     for w in torch.from_numpy(drawn.arrays["positions"]).flatten(0, 1).to(landscape.center):
         moved = (landscape.losses(w).double() - base) - (own.losses(w).double() - base_own)
         ratios.append(float(len(moved) * moved.mean().square() / moved.var().clamp(min=1e-300)))

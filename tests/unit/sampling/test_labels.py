@@ -37,13 +37,13 @@ def test_own_labels_make_the_center_a_zero_of_the_divergence():
 @pytest.mark.parametrize(
     ("loss", "target"),
     [
-        (F.cross_entropy, torch.randint(3, (40,))),
-        (nn.CrossEntropyLoss(), torch.randint(3, (40,))),
-        ("cross-entropy", torch.randint(3, (40,))),
-        ("bernoulli", torch.randint(2, (40, 3)).float()),
-        (F.binary_cross_entropy_with_logits, torch.rand(40, 3)),
-        (F.mse_loss, torch.randn(40, 3)),
-        (nn.MSELoss(), torch.randn(40, 3)),
+        (F.cross_entropy, torch.arange(40) % 3),
+        (nn.CrossEntropyLoss(), torch.arange(40) % 3),
+        ("cross-entropy", torch.arange(40) % 3),
+        ("bernoulli", (torch.arange(120).reshape(40, 3) % 2).float()),
+        (F.binary_cross_entropy_with_logits, torch.linspace(0, 1, 120).reshape(40, 3)),
+        (F.mse_loss, torch.linspace(-2, 2, 120).reshape(40, 3)),
+        (nn.MSELoss(), torch.linspace(-2, 2, 120).reshape(40, 3)),
     ],
 )
 def test_the_center_is_a_minimum_of_every_loss_with_own_labels(loss, target):
@@ -67,7 +67,7 @@ def test_the_center_is_a_minimum_of_every_loss_with_own_labels(loss, target):
     ],
 )
 def test_losses_without_a_known_prediction_keep_the_given_labels(loss):
-    land = cr.Landscape(nn.Linear(2, 3), (torch.randn(40, 2), torch.randint(3, (40,))), loss)
+    land = cr.Landscape(nn.Linear(2, 3), (torch.randn(40, 2), torch.arange(40) % 3), loss)
     assert land.self_labelled() is None
     assert choose_labels(land).kind == "given"
 
@@ -114,3 +114,21 @@ def test_llc_follows_what_is_asked():
         cr.llc(land, labels="true")
     with pytest.raises(cr.InputError, match="own labels"):
         cr.llc(toys.quadratic(2), labels="own")
+
+
+class Unhashable:
+    __hash__ = None
+
+    def __call__(self, output, target, reduction="mean"):
+        return F.mse_loss(output, target, reduction=reduction)
+
+
+def test_ignored_examples_and_unhashable_losses_keep_the_given_labels():
+    x, target = torch.linspace(-1, 1, 80).reshape(40, 2), torch.arange(40) % 3
+    target[5] = -100
+    assert cr.Landscape(nn.Linear(2, 3), (x, target), F.cross_entropy).self_labelled() is None
+    assert cr.Landscape(nn.Linear(2, 3), (x, torch.zeros(40, 3)), Unhashable()).self_labelled() is None
+
+
+def test_a_kernel_with_steps_for_a_ladder_can_be_used():
+    assert choose_labels(regression(), kernel=cr.HMC(step=(1e-3, 1e-4, 1e-5))).kind == "own"
