@@ -11,6 +11,7 @@ from typing import Annotated, Any, cast
 import typer
 
 from crunode import __version__
+from crunode.cli.bench_command import bench
 from crunode.cli.printing import fail, print_json
 from crunode.errors import FINDINGS, CrunodeError, EstimationError, InputError
 
@@ -22,6 +23,7 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
+app.add_typer(bench, name="bench")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of words.")]
 
@@ -113,6 +115,36 @@ def llc(
     else:
         print(describe_estimate(estimate))
     raise typer.Exit(0 if estimate.ok else 1)
+
+
+@app.command()
+def sweep(
+    target: Annotated[str, typer.Argument(metavar="MODULE:FACTORY", help="A function that returns a Landscape.")],
+    step: Annotated[list[float] | None, typer.Option(help="A step ε of the grid; repeat it for more.")] = None,
+    precision: Annotated[list[float] | None, typer.Option(help="A precision γ of the grid; repeat it.")] = None,
+    nbeta: Annotated[list[float] | None, typer.Option(help="An nβ of the grid; repeat it.")] = None,
+    settings: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="KEY=VALUE", help="chains, draws, warmup, kernel, batch, ..."),
+    ] = None,
+    weights: Annotated[Path | None, typer.Option(help="Weights to look at: .safetensors, or .pt with tensors.")] = None,
+    store: Annotated[Path | None, typer.Option(help="Folder to keep finished cells in, or to resume from.")] = None,
+    seed: Annotated[int, typer.Option(help="All randomness comes from it.")] = 0,
+    workers: Annotated[int, typer.Option(help="Processes to run cells in.")] = 1,
+    plot: Annotated[Path | None, typer.Option(help="Picture to draw: .png, .pdf or .svg.")] = None,
+    as_json: Json = False,
+) -> None:
+    """How the estimate depends on step, precision and nbeta, e.g. crunode sweep mypkg.exp:landscape --plot s.png."""
+    from crunode.cli.sweep_command import run_sweep
+
+    axes = {"steps": step, "precisions": precision, "nbetas": nbeta}
+    with _quiet(as_json):
+        found = run_sweep(target, axes, settings or (), weights, store=store, seed=seed, workers=workers, plot=plot)
+    if as_json:
+        print_json(found.to_dict())
+    else:
+        print(found.table())
+    raise typer.Exit(0 if found.ok else 1)
 
 
 @app.command()
