@@ -25,6 +25,8 @@ if TYPE_CHECKING:
     )
     from crunode.estimators.bounds import bounds
     from crunode.estimators.coefficient import llc
+    from crunode.estimators.sweep_result import Sweep
+    from crunode.estimators.sweeps import sweep
     from crunode.estimators.volume import volume_scaling
     from crunode.sampling.metropolis import HMC, MALA
     from crunode.sampling.posterior import Flat, Gaussian, Posterior
@@ -58,12 +60,14 @@ __all__ = [
     "Serial",
     "StoreError",
     "StoreMismatch",
+    "Sweep",
     "__version__",
     "bounds",
     "exact",
     "llc",
     "load_estimate",
     "sample",
+    "sweep",
     "tune",
     "volume_scaling",
 ]
@@ -84,6 +88,8 @@ _HOMES = {
     ),
     "crunode.estimators.bounds": ("bounds",),
     "crunode.estimators.coefficient": ("llc",),
+    "crunode.estimators.sweep_result": ("Sweep",),
+    "crunode.estimators.sweeps": ("sweep",),
     "crunode.estimators.volume": ("volume_scaling",),
     "crunode.sampling.metropolis": ("HMC", "MALA"),
     "crunode.sampling.posterior": ("Flat", "Gaussian", "Posterior"),
