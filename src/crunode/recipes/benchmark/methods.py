@@ -24,7 +24,7 @@ from crunode.recipes.benchmark.peer import PeerAbsent, run_peer
 from crunode.recipes.benchmark.problem import Problem
 from crunode.recipes.benchmark.problems import CLASSES, nearest_class
 from crunode.sampling.diagnostics import mcse_mean
-from crunode.sampling.posterior import Gaussian, Posterior
+from crunode.sampling.posterior import Gaussian, Posterior, wbic_nbeta
 from crunode.sampling.run import sample
 from crunode.sampling.stochastic import PSGLD, SGLD
 
@@ -52,19 +52,24 @@ def _crunode(problem: Problem, landscape: Landscape, seed: int, **options: Any) 
 
 
 def _sgld(problem: Problem, landscape: Landscape, seed: int, *, kernel: Any = SGLD, **options: Any) -> dict[str, Any]:
-    """One chain of `kernel` at nβ = n / log n, γ = 1 and the published step; its last tenth is kept."""
+    """One chain of `kernel` at nβ = n / log n, γ = 1 and the published step; its last tenth is kept.
+
+    The published loss is the mean square over examples and outputs, 2/outputs times the one here, and the settings go
+    with it; so nβ is scaled by that.
+    """
     size = CLASSES.get(problem.kind) or nearest_class(problem.dim)
     steps = options.pop("steps", size.steps)
     step, batch = options.pop("step", size.step), min(options.pop("batch", _BATCH), landscape.data.rows)
     if options:
         raise InputError(f"expected only steps, step and batch for this method, got {', '.join(options)}")
     kept = max(1, steps // 10)
-    posterior = Posterior(landscape, "wbic", Gaussian(1.0))
+    nbeta = wbic_nbeta(landscape.n) * (2 / problem.widths[-1] if problem.widths else 1.0)
+    posterior = Posterior(landscape, nbeta, Gaussian(1.0))
     # The layout of a single chain; trying both out would be counted as its time.
     drawn = sample(
         posterior, kernel(step, batch), chains=1, draws=kept, warmup=steps - kept, seed=seed, layout="sequential"
     )
-    return {**_plain(drawn, posterior.levels[0]), "gradients": steps, "example_gradients": steps * batch}
+    return {**_plain(drawn, nbeta), "gradients": steps, "example_gradients": steps * batch}
 
 
 def _plain(draws: Draws, nbeta: float) -> dict[str, Any]:
