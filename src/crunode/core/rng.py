@@ -18,7 +18,7 @@ BLOCK = 1 << 15
 
 # Grid noise is x = a v + b v^3 for v drawn from the 128 odd whole numbers between -127 and 127. These two make
 # variance and fourth moment 1 and 3.
-_GRID = 0.004740030552112101, 8.442973216034588e-07
+GRID = 0.004740030552112101, 8.442973216034588e-07
 _ODD = np.uint64(0x0101010101010101)
 
 
@@ -63,6 +63,7 @@ class NoiseStream:
         kind: "normal", "uniform", or "grid": 128 equally likely values with the first five moments of normal numbers
             and none larger than 2.33, which on CPUs take a fifth of the time. The local error of a Langevin step is of
             the same order with either (Kloeden & Platen 1992, section 14.2). Other devices draw normal numbers instead.
+            "odd": the odd whole numbers that the grid's values are made from, as bytes.
         device: Where the numbers are drawn.
         dtype: Their dtype.
 
@@ -87,8 +88,9 @@ class NoiseStream:
         self._kind = "normal" if kind == "grid" and torch.device(device).type != "cpu" else kind
         self._steps = max(1, BLOCK // width)
         self._generator = torch.Generator(device=device)
+        dtype = torch.int8 if kind == "odd" else dtype
         self._buffer = torch.empty(len(self._chains), self._steps * width, device=device, dtype=dtype)
-        linear, cubic = _GRID
+        linear, cubic = GRID
         self._linear, self._cubic = torch.tensor(linear, dtype=dtype), cubic
         self._scratch = torch.empty(BLOCK if self._kind == "grid" else 0, dtype=dtype)
         self._block: int | None = None
@@ -103,14 +105,16 @@ class NoiseStream:
         return self._buffer[:, offset * self._width : (offset + 1) * self._width]
 
     def _fill(self, row: Tensor, key: tuple[int, ...]) -> None:
-        if self._kind == "grid":
+        if self._kind in ("grid", "odd"):
             bits = np.random.SFC64(np.random.SeedSequence(self._seed, spawn_key=key))
             for start in range(0, len(row), BLOCK):  # so that everything stays in the processor's cache
                 part = row[start : start + BLOCK]
                 drawn = bits.random_raw(-(-len(part) // 8))
                 drawn |= _ODD
                 part.copy_(torch.from_numpy(drawn.view(np.int8))[: len(part)])
-                part.mul_(torch.addcmul(self._linear, part, part, value=self._cubic, out=self._scratch[: len(part)]))
+                if self._kind == "grid":
+                    scale = torch.addcmul(self._linear, part, part, value=self._cubic, out=self._scratch[: len(part)])
+                    part.mul_(scale)
             return
         self._generator.manual_seed(derived_seed(self._seed, *key))
         if self._kind == "normal":

@@ -78,12 +78,15 @@ class Engine:
         self._step = step
         return self
 
-    def __call__(self, w: Tensor) -> tuple[Tensor, Tensor]:
-        """(∇U, excess) for positions `w` (chain, dim): gradients (chain, dim) and loss differences (chain,)."""
+    def likelihood(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """(nβ∇L, excess) for positions `w` (chain, dim): gradients (chain, dim) and loss differences (chain,)."""
         point = w if self.layout == "batched" else w[0]
         gradient, excess = self._full(point) if self._batches is None else self._minibatch(point)
-        if self.layout != "batched":
-            gradient, excess = gradient[None], excess[None]
+        return (gradient, excess) if self.layout == "batched" else (gradient[None], excess[None])
+
+    def __call__(self, w: Tensor) -> tuple[Tensor, Tensor]:
+        """(∇U, excess) for positions `w` (chain, dim)."""
+        gradient, excess = self.likelihood(w)
         if self.precision:
             gradient.add_(self.offset(w) if self.mean is self.center else w - self.mean, alpha=self.precision)
         return gradient, excess

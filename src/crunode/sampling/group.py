@@ -15,7 +15,9 @@ from crunode.core.progress import Progress
 from crunode.core.rng import NoiseStream, preserved_rng
 from crunode.core.store import RunStore
 from crunode.sampling.engine import Engine
+from crunode.sampling.native.step import NativeStep
 from crunode.sampling.posterior import Posterior
+from crunode.sampling.stochastic import SGLD
 
 __all__ = ["Group", "Outcome", "run_group"]
 
@@ -43,6 +45,7 @@ class Group:
         store: Where to write chunks, if anywhere.
         compiled: Compile the gradient.
         chunk: Draws between two writes.
+        native: Make steps in C where that can be done.
     """
 
     posterior: Posterior
@@ -60,6 +63,7 @@ class Group:
     store: RunStore | None = None
     compiled: bool = False
     chunk: int = CHUNK
+    native: bool = True
 
 
 @dataclass(frozen=True)
@@ -97,6 +101,9 @@ class _Runner:
         kind = "normal" if group.kernel.metropolis else "grid"  # a Metropolis test takes the density for exact
         self.normal = NoiseStream(group.seed, group.chains, land.dim, stream=0, kind=kind, **place)
         self.uniform = NoiseStream(group.seed, group.chains, 2, stream=1, kind="uniform", **place)
+        self.native: NativeStep | None = None
+        if group.native and type(group.kernel).advance is SGLD.advance and self.engine.mean is land.center:
+            self.native = NativeStep.of(group.seed, group.chains, land.center, self.step, self.engine.precision)
         self.blocks: dict[str, list[dict[str, np.ndarray]]] = {"warmup": [], "draws": []}
 
     def run(self) -> Outcome:
@@ -130,13 +137,18 @@ class _Runner:
         # Unadjusted kernels report the loss of the position they leave, Metropolis kernels of the one they reach;
         # everything else recorded must belong to the same position.
         before = {} if self.group.kernel.metropolis else self._observed(state["w"], warming)
+        if self.native is not None:
+            slope, excess = self.engine.at_step(step).likelihood(state["w"])
+            return {"excess": excess, **before, "distance2": self.native(state["w"], slope, step)}
         row = self.group.kernel.advance(
             state, self.engine.at_step(step), self.step, self.normal.at(step), uniform, warming
         )
         return {**row, **(before or self._observed(state["w"], warming))}
 
     def _observed(self, w: Tensor, warming: bool) -> dict[str, Tensor]:
-        seen = {"distance2": torch.linalg.vector_norm(self.engine.offset(w), dim=1).square_()}
+        seen = {}
+        if self.native is None:  # which finds it on its way
+            seen["distance2"] = torch.linalg.vector_norm(self.engine.offset(w), dim=1).square_()
         if warming:
             return seen
         if "positions" in self.group.keep:
