@@ -1,0 +1,82 @@
+"""`crunode sweep`: one call of `crunode.sweep`, and the picture of it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from crunode._extras import need
+from crunode.errors import InputError
+
+if TYPE_CHECKING:
+    from crunode.estimators.sweep_result import Sweep
+
+__all__ = ["run_sweep"]
+
+_PICTURES = (".png", ".pdf", ".svg")
+_SETTINGS = ("chains", "draws", "warmup", "kernel")
+
+
+def run_sweep(
+    target: str,
+    axes: Mapping[str, list[float] | None],
+    settings: Sequence[str] = (),
+    weights: Path | None = None,
+    *,
+    store: Path | None = None,
+    seed: int = 0,
+    workers: int = 1,
+    plot: Path | None = None,
+) -> Sweep:
+    """Sweep over the landscape that `target` names, and draw it.
+
+    Args:
+        target: "module:factory".
+        axes: Values for steps, precisions and nbetas; an axis without any is left to the sweep.
+        settings: Words "key=value".
+        weights: Weights to look at instead of those of the landscape.
+        store: Where finished cells are kept.
+        seed: All randomness comes from it.
+        workers: Processes to run cells in.
+        plot: The picture to write.
+
+    Returns:
+        The sweep.
+
+    Raises:
+        InputError: A word is wrong, or the picture could not be written; said before anything is computed.
+
+    Example:
+        >>> run_sweep("mypkg.exp:landscape", {}, plot=Path("sweep.xls"))
+        Traceback (most recent call last):
+        crunode.errors.InputError: expected a picture as .png, .pdf or .svg, got sweep.xls
+    """
+    _check_plot(plot)
+    from crunode import Processes, sweep
+    from crunode.recipes.loading import landscape_from, options_from, weights_from
+
+    options: dict[str, Any] = options_from(settings)
+    foreign = [key for key in options if key not in _SETTINGS]
+    if foreign:
+        hint = f"; values of it go on an axis, as --{foreign[0]}" if foreign[0] in ("nbeta", "precision") else ""
+        raise InputError(f"expected settings among {', '.join(_SETTINGS)} for a sweep, got {foreign[0]!r}{hint}")
+    executor = Processes(workers) if workers != 1 else None
+    land = landscape_from(target)
+    if weights is not None:
+        land = land.at(weights_from(weights))
+    given: dict[str, Any] = {name: values or None for name, values in axes.items()}
+    found = sweep(land, **given, seed=seed, store=store, executor=executor, **options)
+    if plot is not None:
+        found.plot().savefig(plot)
+    return found
+
+
+def _check_plot(plot: Path | None) -> None:
+    if plot is None:
+        return
+    if plot.suffix not in _PICTURES:
+        raise InputError(f"expected a picture as .png, .pdf or .svg, got {plot.name}")
+    if not plot.absolute().parent.is_dir():
+        raise InputError(f"expected a picture in a folder that is there, got {plot}; make the folder first")
+    need("matplotlib.figure", extra="plot")
