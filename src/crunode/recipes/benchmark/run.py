@@ -187,8 +187,9 @@ def run_job(job: Job) -> dict[str, dict[str, Any]]:
         clean = {name: _plain(value) for name, value in {**row, "git": commit}.items()}
         found[job.key(method)] = clean
         if job.rows is not None:
-            line = json.dumps({"key": job.key(method), "row": clean}, allow_nan=False) + "\n"
-            # One write at the end of the file: lines of several processes do not mix.
+            # One write at the end of the file, so that lines of several processes do not mix. The break before it ends
+            # a line that a kill cut off.
+            line = "\n" + json.dumps({"key": job.key(method), "row": clean}, allow_nan=False) + "\n"
             handle = os.open(job.rows, os.O_WRONLY | os.O_CREAT | os.O_APPEND)
             try:
                 os.write(handle, line.encode())

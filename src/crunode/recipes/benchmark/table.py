@@ -30,10 +30,10 @@ def describe_benchmark(record: Mapping[str, Any]) -> str:
         record: As `crunode.recipes.benchmark.run.run_benchmark` returns it.
 
     Example:
-        >>> from crunode.recipes.benchmark.run import run_benchmark
-        >>> record = run_benchmark(["reference"], ["sgld"], options={"sgld": {"steps": 20}})
-        >>> print(describe_benchmark(record).splitlines()[0])
-        errors are relative to the exact local coefficient; failed runs count as infinitely far off
+        >>> print(describe_benchmark({"settings": {"target": "basin"}, "summary": [], "notes": ["all left out"]}))
+        errors are relative to the exact coefficient of the model; failed runs count as infinitely far off
+        class  method  runs  failed  ok  median error (95 %)  95th  worst  order  covered (95 %)  gradients  seconds
+        note: all left out
     """
     settings = record["settings"]
     kind = {"local": "local coefficient", "basin": "coefficient of the model"}[settings["target"]]
