@@ -27,6 +27,7 @@ import models
 
 from crunode.core.landscape import Landscape
 from crunode.core.rng import BLOCK
+from crunode.sampling.engine import split_chains
 from crunode.sampling.group import Group, run_group
 from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.stochastic import SGLD
@@ -42,7 +43,8 @@ def lengths(name: str, chains: int, unit: int, long_steps: int | None) -> tuple[
 
 
 def groups_of(posterior: Posterior, kernel: SGLD, chains: int, layout: str, compiled: bool, draws: int) -> list[Group]:
-    members = [list(range(chains))] if layout == "batched" else [[chain] for chain in range(chains)]
+    land, ids = posterior.landscape, range(chains)
+    members = split_chains(land, ids, kernel.batch) if layout == "batched" else [[chain] for chain in ids]
     nbeta, step = posterior.levels[0], kernel.step
     return [
         Group(posterior, kernel, k, ids, [nbeta] * len(ids), [step] * len(ids), 0, draws, 0, layout, compiled=compiled)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import math
 import time
 import warnings
@@ -16,7 +17,11 @@ from crunode.core.rng import BatchStream
 from crunode.sampling.evaluate import Evaluator, feature_major, flatten, is_narrow
 from crunode.sampling.posterior import Posterior
 
-__all__ = ["Engine", "choose_layout"]
+__all__ = ["Engine", "choose_layout", "split_chains"]
+
+# Bytes of a step that are best worked on at a time: several times a processor's second-level cache. Below, chains share
+# the overhead of fewer operations; above, each operation finds what the last one left in slower memory.
+_AT_A_TIME = 12e6
 
 
 class Engine:
@@ -180,27 +185,39 @@ def choose_layout(land: Landscape, chains: int, batch: int | None) -> tuple[str,
         return "sequential", "batches have unlike shapes"
     if chains == 1:
         return "sequential", "one chain"
-    rows = min(batch or land.chunk_rows(chains), land.data.rows)
-    need = 4.0 * chains * (8 * land.dim + 4 * rows * land.activations)
+    chains_then = len(split_chains(land, range(chains), batch)[0])
+    rows = min(batch or land.chunk_rows(chains_then), land.data.rows)
+    need = 4.0 * chains_then * (8 * land.dim + 4 * rows * land.activations)
     free = torch.cuda.mem_get_info(land.device)[0] if land.device.type == "cuda" else 4e9
     if need > 0.8 * free:
         return "sequential", f"batched would need about {need / 1e9:.1f} GB"
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("error")
-            batched = _trial(land, chains, rows, shared=batch is None)
+            batched = chains * _trial(land, chains_then, rows, shared=batch is None) / chains_then
     except Exception as error:
         return (
             "sequential",
             f"the model does not batch ({type(error).__name__}: {str(error).splitlines()[0][:100]})",
         )
-    single = _trial(land, 1, rows, shared=batch is None)
-    if batched > chains * single:
-        return (
-            "sequential",
-            f"faster in a trial: {chains * single:.2g} s a step against {batched:.2g} s batched",
-        )
-    return "batched", f"faster in a trial: {batched:.2g} s a step against {chains * single:.2g} s one by one"
+    single = chains * _trial(land, 1, rows, shared=batch is None)
+    if batched > single:
+        return "sequential", f"faster in a trial: {single:.2g} s a step against {batched:.2g} s batched"
+    return "batched", f"faster in a trial: {batched:.2g} s a step against {single:.2g} s one by one"
+
+
+def split_chains(land: Landscape, chains: Sequence[int], batch: int | None, workers: int = 1) -> list[list[int]]:
+    """Chains in groups to be batched, of nearly equal size: at least one for each worker.
+
+    With minibatches on a CPU, a group is no larger than what caches hold of a step, but of two chains or more.
+    """
+    parts = workers = min(workers, len(chains))
+    if batch is not None and batch < land.data.rows and land.device.type == "cpu":
+        size = 4 * (4 * land.dim + 3 * batch * land.activations)
+        most = max(2, int(_AT_A_TIME * torch.get_num_threads() / size))
+        parts = max(1, min(-(-len(chains) // (most * workers)), len(chains) // (2 * workers))) * workers
+    ends = [len(chains) * k // parts for k in range(parts + 1)]
+    return [list(chains[start:end]) for start, end in itertools.pairwise(ends)]
 
 
 def _trial(land: Landscape, chains: int, rows: int, *, shared: bool) -> float:

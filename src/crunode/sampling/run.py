@@ -15,7 +15,7 @@ from crunode.core.execute import Executor, Serial
 from crunode.core.result import Draws, Finding, provenance
 from crunode.core.store import RunStore
 from crunode.errors import EstimationError, InputError, StoreMismatch
-from crunode.sampling.engine import choose_layout
+from crunode.sampling.engine import choose_layout, split_chains
 from crunode.sampling.group import Group, Observable, Outcome, run_group
 from crunode.sampling.posterior import Flat, Posterior
 from crunode.sampling.tuning import Plan, tune
@@ -189,7 +189,7 @@ def _groups(
     else:
         if not posterior.landscape.data.stacked:
             raise InputError("expected data that stacks for layout='batched', got batches of unlike shapes")
-        groups = [part.tolist() for part in np.array_split(ids, workers)]
+        groups = split_chains(posterior.landscape, ids, getattr(kernel, "batch", None), workers)
     return groups, {"layout": layout, "why": why}
 
 
