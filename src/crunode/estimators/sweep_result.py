@@ -189,13 +189,13 @@ class Sweep:
                nbeta 50  precision 1
             step 0.0001         [2=]
         """
-        plateau = dict(zip((c.point for c in self.cells), self.plateau().flat, strict=True))
+        plateau, nearest = dict(zip((c.point for c in self.cells), self.plateau().flat, strict=True)), self.nearest
         lines = []
         for nbeta in self.nbetas:
             rows = [[f"nbeta {nbeta:.4g}", *(f"precision {p:.3g}" for p in self.precisions)]]
             for step in self.steps:
                 here = [c for c in self.cells if (c.step, c.nbeta) == (step, nbeta)]
-                marks = [_marked(c, bool(plateau[c.point]), c == self.nearest) for c in here]
+                marks = [_marked(c, bool(plateau[c.point]), c is nearest) for c in here]
                 rows.append([f"step {step:.3g}" if len(rows) == 1 else f"{step:.3g}", *marks])
             lines += [*_columns(rows), ""]
         lines.append("[ ] nearest to the tuner's choice   = same answer as there   ? not ok   diverged: no answer")
