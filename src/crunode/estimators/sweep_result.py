@@ -185,7 +185,8 @@ class Sweep:
         Example:
             >>> cell = Cell(1e-4, 1.0, 50.0, value=2.0, se=0.1, systematic=0.0, ok=True)
             >>> one = Sweep((1e-4,), (1.0,), (50.0,), (cell,), (cell,) * 7, Estimate("llc", 2.1, se=0.1))
-            >>> print(*one.table().splitlines()[:2], sep="\\n")
+            >>> for line in one.table().splitlines()[:2]:
+            ...     print(line)
                nbeta 50  precision 1
             step 0.0001         [2=]
         """
