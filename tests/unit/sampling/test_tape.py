@@ -201,3 +201,34 @@ def test_views_follow_the_arguments():
         point, rows = (w.mul_(1.1), x) if k % 2 else (torch.randn_like(w), torch.randn_like(x))
         for made, wanted in zip(replay(point, rows), fn(point, rows), strict=True):
             assert torch.allclose(made, wanted)
+
+
+@pytest.mark.parametrize("shape", [(40, 3), (5, 40, 3), (2, 5, 40, 3), (40, 33), (3, 40), (40, 1)])
+@pytest.mark.parametrize("axis", [-1, 0])
+def test_softmax_over_few_classes(shape, axis):
+    """Rearranged where classes come last and are few, left alone otherwise, and equal either way."""
+
+    def fn(w, x):
+        w = w.detach().requires_grad_()
+        with torch.enable_grad():
+            value = F.log_softmax(w * x, axis)[..., 0].sum()
+            return torch.autograd.grad(value, w)[0], value.detach()
+
+    w, x = torch.randn(2, *shape, dtype=torch.float64)
+    replay = record(fn, w, x, narrow=32)
+    for point in (w, 2 * w):
+        for made, wanted in zip(replay(point, x), fn(point, x), strict=True):
+            torch.testing.assert_close(made, wanted)
+
+
+@pytest.mark.parametrize("columns", [2, 10, 33])
+@pytest.mark.parametrize("bias", [(), (1,), (40, 1)])
+def test_products_with_a_narrow_result_and_a_bias(columns, bias):
+    def fn(b, x, w):
+        return (torch.addmm(b, x, w).exp(),)
+
+    shape = (*bias[:-1], columns) if bias else ()
+    b, x, w = torch.randn(shape), torch.randn(40, 7), torch.randn(7, columns)
+    replay = record(fn, b, x, w, narrow=32)
+    for factor in (1, 2):
+        torch.testing.assert_close(replay(factor * b, x, w), fn(factor * b, x, w))

@@ -28,6 +28,11 @@ NARROW = 32
 _ATEN = torch.ops.aten
 _VIEWS = {_ATEN.view.default, _ATEN._unsafe_view.default}
 _PRODUCTS = {_ATEN.mm.default: torch.mm, _ATEN.bmm.default: torch.bmm}
+# By the number of tensors they take, which come first and are followed by the axis.
+_SOFTMAX = {
+    _ATEN._log_softmax.default: (torch._log_softmax, 1),
+    _ATEN._log_softmax_backward_data.default: (torch._log_softmax_backward_data, 2),
+}
 _VALUELESS = {"ones_like", "zeros_like", "full_like", "new_ones", "new_zeros", "new_full"}
 
 
@@ -124,7 +129,7 @@ class _Writer:
             return
         if safe and self.flat and self._is_pointwise(func, args) and self._unflattened(func, args, kwargs, result):
             return
-        if safe and self._scaled(func, args, result):
+        if safe and (self._scaled(func, args, result) or self._by_class(func, args, result)):
             return
         mapped = tree_map_only(Tensor, self._of, (args, kwargs))
         if not isinstance(result, Tensor):
@@ -136,6 +141,11 @@ class _Writer:
         elif safe and func in _PRODUCTS and self._is_narrow(result):
             flipped = [self._emit(torch.transpose, (source, -2, -1)) for source in reversed(sources)]
             product = self._emit(_PRODUCTS[func], tuple(flipped))
+            self._keep(result, self._emit(torch.transpose, (product, -2, -1)))
+        elif safe and func is _ATEN.addmm.default and not kwargs and args[0].ndim == 1 and self._is_narrow(result):
+            bias = self._emit(torch.unsqueeze, (sources[0], -1))
+            flipped = [self._emit(torch.transpose, (source, -2, -1)) for source in reversed(sources[1:])]
+            product = self._emit(torch.addmm, (bias, *flipped))
             self._keep(result, self._emit(torch.transpose, (product, -2, -1)))
         else:
             self._keep(result, self._emit_fast(func, *mapped))
@@ -190,6 +200,18 @@ class _Writer:
                     self._keep(result, self._emit(torch.mul, (self.made[before], joint)))
                     return True
         return False
+
+    def _by_class(self, func: Any, args: Any, result: Tensor) -> bool:
+        """Take the softmax over a short last axis with rows next to each other in memory: a tenth of the time."""
+        if func not in _SOFTMAX or not self.narrow or result.ndim < 2 or not 2 <= result.shape[-1] <= self.narrow:
+            return False
+        direct, tensors = _SOFTMAX[func]
+        if args[tensors] not in (-1, result.ndim - 1):
+            return False
+        flipped = [self._emit(torch.transpose, (self._of(tensor), -2, -1)) for tensor in args[:tensors]]
+        made = self._emit(direct, (*flipped, result.ndim - 2, *args[tensors + 1 :]))
+        self._keep(result, self._emit(torch.transpose, (made, -2, -1)))
+        return True
 
     def _is_narrow(self, result: Tensor) -> bool:
         """True when a product is faster in transposed order: its rows are short, or fill vector registers badly."""
