@@ -12,7 +12,7 @@ from crunode.cli.printing import print_json
 
 __all__ = ["bench"]
 
-bench = typer.Typer(help="Benchmarks against exact values.", rich_markup_mode=None, no_args_is_help=True)
+bench = typer.Typer(help="Benchmarks against exact values.", rich_markup_mode=None)
 
 
 @bench.callback()
