@@ -45,9 +45,9 @@ def lengths(name: str, chains: int, unit: int, long_steps: int | None) -> tuple[
 def groups_of(posterior: Posterior, kernel: SGLD, chains: int, layout: str, compiled: bool, draws: int) -> list[Group]:
     land, ids = posterior.landscape, range(chains)
     members = split_chains(land, ids, kernel.batch) if layout == "batched" else [[chain] for chain in ids]
-    nbeta, step = posterior.levels[0], kernel.step
+    rung = posterior.rungs((kernel.step,))
     return [
-        Group(posterior, kernel, k, ids, [nbeta] * len(ids), [step] * len(ids), 0, draws, 0, layout, compiled=compiled)
+        Group(posterior, kernel, k, ids, rung * len(ids), 0, draws, 0, layout, compiled=compiled)
         for k, ids in enumerate(members)
     ]
 

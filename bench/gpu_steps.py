@@ -73,11 +73,11 @@ def slope(run: Any, short: int, long: int, repeats: int, device: torch.device) -
 
 
 def by_runner(posterior: Posterior, kernel: SGLD, chains: int, compiled: bool) -> Any:
-    nbeta, step = [posterior.levels[0]] * chains, [kernel.step] * chains
+    rungs = posterior.rungs((kernel.step,)) * chains
 
     def run(steps: int) -> None:
         group = Group(
-            posterior, kernel, 0, range(chains), nbeta, step, 0, steps, 0, "batched", compiled=compiled, chunk=100
+            posterior, kernel, 0, range(chains), rungs, 0, steps, 0, "batched", compiled=compiled, chunk=100
         )
         if run_group(group).failed:
             raise RuntimeError("chains diverged")

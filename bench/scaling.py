@@ -27,7 +27,7 @@ from crunode.core.landscape import Landscape
 from crunode.core.result import provenance
 from crunode.sampling.group import Group, run_group
 from crunode.sampling.metropolis import MALA
-from crunode.sampling.posterior import Gaussian, Posterior
+from crunode.sampling.posterior import Gaussian, Posterior, Rung
 from crunode.sampling.stochastic import SGLD
 
 BASE = {"hidden": 64, "examples": 4096, "batch": 128, "chains": 8, "kernel": "SGLD", "layout": "batched"}
@@ -60,8 +60,8 @@ def measure(case: dict[str, Any], repeats: int, seconds: float) -> dict[str, Any
     def timed(draws: int) -> float:
         start = time.perf_counter()
         for ids in members:
-            values = [100.0] * len(ids), [kernel.step] * len(ids)
-            run_group(Group(target, kernel, 0, ids, *values, 0, draws, 0, layout))
+            rungs = [Rung(100.0, target.precision, kernel.step)] * len(ids)
+            run_group(Group(target, kernel, 0, ids, rungs, 0, draws, 0, layout))
         return time.perf_counter() - start
 
     timed(5)

@@ -123,13 +123,17 @@ class Draws:
         """Kept draws per chain."""
         return int(self.arrays["excess"].shape[1])
 
+    def _role(self, role: str) -> np.ndarray:
+        roles = self.spec.get("role_per_chain", ["ladder"] * len(self.nbeta))
+        return np.array([r == role for r in roles], dtype=bool)
+
     def levels(self) -> list[float]:
         """The distinct values of nbeta, ascending."""
-        return sorted({float(b) for b in self.nbeta})
+        return sorted({float(b) for b in self.nbeta[self._role("ladder")]})
 
-    def at(self, nbeta: float) -> dict[str, np.ndarray]:
-        """The arrays of the chains that ran at `nbeta`."""
-        rows = np.flatnonzero(self.nbeta == nbeta)
+    def at(self, nbeta: float, role: str = "ladder") -> dict[str, np.ndarray]:
+        """The arrays of the chains that ran at `nbeta`, without those that ran beside the ladder for a check."""
+        rows = np.flatnonzero((self.nbeta == nbeta) & self._role(role))
         if rows.size == 0:
             raise InputError(f"expected one of the sampled nbeta {self.levels()}, got {nbeta}; sample it first")
         return {name: value[rows] for name, value in self.arrays.items()}
@@ -207,7 +211,7 @@ class Estimate:
         seen = self.diagnostics
         if self.draws is not None:
             levels = len(self.draws.levels())
-            per_level = self.draws.chains // levels
+            per_level = int(self.draws._role("ladder").sum()) // levels
             ladder = f"{levels} nbeta × " if levels > 1 else ""
             parts.append(f"{ladder}{per_level} chains × {self.draws.draws} draws")
         if "rhat" in seen and "ess" in seen:

@@ -34,6 +34,7 @@ class Engine:
         posterior: The target, with prior resolved.
         chains: Identity numbers of the chains, in row order.
         nbeta: Inverse temperature of each chain.
+        precision: γ of each chain; None for that of the posterior.
         seed: The run's seed.
         batch: Examples per minibatch; None for all data.
         layout: "batched" (all chains as one `torch.func.vmap`) or "sequential" (a single chain, without it).
@@ -47,6 +48,7 @@ class Engine:
         chains: Sequence[int],
         nbeta: Tensor,
         *,
+        precision: Tensor | None = None,
         seed: int,
         batch: int | None,
         layout: str,
@@ -56,7 +58,12 @@ class Engine:
         land = posterior.landscape
         self.land, self.layout = land, layout
         self.nbeta = nbeta.to(land.device, land.packing.dtype).reshape(-1)
-        self.center, self.mean, self.precision = land.center, posterior.mean, posterior.precision
+        self.center, self.mean = land.center, posterior.mean
+        wide = torch.as_tensor(posterior.precision if precision is None else precision, dtype=torch.float64)
+        self._wide_precision = wide.to(land.device).expand(len(self.nbeta)).clone()
+        self.precision = self._wide_precision.to(land.packing.dtype)[:, None]
+        self._prior = bool((wide > 0).any())
+        self._same = float(wide.reshape(-1)[0]) if wide.numel() == 1 or bool((wide == wide[0]).all()) else None
         self.batch = None if batch is None or batch >= land.data.rows else batch
         self._base = land.losses() if land.pointwise else None
         size = self.batch if land.data.stacked else 1
@@ -92,8 +99,12 @@ class Engine:
     def __call__(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """(∇U, excess) for positions `w` (chain, dim)."""
         gradient, excess = self.likelihood(w)
-        if self.precision:
-            gradient.add_(self.offset(w) if self.mean is self.center else w - self.mean, alpha=self.precision)
+        if self._prior:
+            offset = self.offset(w) if self.mean is self.center else w - self.mean
+            if self._same is not None:
+                gradient.add_(offset, alpha=self._same)
+            else:
+                gradient.addcmul_(offset, self.precision)
         return gradient, excess
 
     def offset(self, w: Tensor) -> Tensor:
@@ -105,9 +116,9 @@ class Engine:
     def energy(self, w: Tensor, excess: Tensor) -> Tensor:
         """U(w) up to a constant, in float64 so that differences survive."""
         loss_part = self.nbeta.double() * excess.double()
-        if not self.precision:
+        if not self._prior:
             return loss_part
-        return loss_part + 0.5 * self.precision * (w - self.mean).square().sum(1, dtype=torch.float64)
+        return loss_part + 0.5 * self._wide_precision * (w - self.mean).square().sum(1, dtype=torch.float64)
 
     def _minibatch(self, w: Tensor) -> tuple[Tensor, Tensor]:
         assert self._batches is not None

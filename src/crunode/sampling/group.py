@@ -16,7 +16,7 @@ from crunode.core.rng import NoiseStream, preserved_rng
 from crunode.core.store import RunStore
 from crunode.sampling.engine import Engine
 from crunode.sampling.native.step import NativeStep
-from crunode.sampling.posterior import Posterior
+from crunode.sampling.posterior import Posterior, Rung
 from crunode.sampling.stochastic import SGLD
 
 __all__ = ["Group", "Outcome", "run_group"]
@@ -34,8 +34,7 @@ class Group:
         kernel: The kernel, resolved.
         index: Number of this group in the run.
         chains: Identity numbers of its chains.
-        nbeta: Inverse temperature of each chain.
-        step: Step of each chain.
+        rungs: Inverse temperature, precision and step of each chain.
         warmup: Steps discarded first.
         draws: Steps kept.
         seed: The run's seed.
@@ -52,8 +51,7 @@ class Group:
     kernel: Any
     index: int
     chains: Sequence[int]
-    nbeta: Sequence[float]
-    step: Sequence[float]
+    rungs: Sequence[Rung]
     warmup: int
     draws: int
     seed: int
@@ -90,14 +88,15 @@ class _Runner:
         self.engine = Engine(
             group.posterior,
             group.chains,
-            torch.tensor(group.nbeta, dtype=torch.float64),
+            torch.tensor([r.nbeta for r in group.rungs], dtype=torch.float64),
+            precision=torch.tensor([r.precision for r in group.rungs], dtype=torch.float64),
             seed=group.seed,
             batch=getattr(group.kernel, "batch", None),
             layout=group.layout,
             compiled=group.compiled,
             overwrite=getattr(group.kernel, "one_gradient", False),
         )
-        self.step = torch.tensor(group.step, dtype=torch.float64).to(**place).reshape(-1, 1)
+        self.step = torch.tensor([r.step for r in group.rungs], dtype=torch.float64).to(**place).reshape(-1, 1)
         kind = "normal" if group.kernel.metropolis else "grid"  # a Metropolis test takes the density for exact
         self.normal = NoiseStream(group.seed, group.chains, land.dim, stream=0, kind=kind, **place)
         self.uniform = NoiseStream(group.seed, group.chains, 2, stream=1, kind="uniform", **place)

@@ -12,7 +12,7 @@ from torch import Tensor
 from crunode.core.landscape import Landscape
 from crunode.errors import InputError
 
-__all__ = ["Flat", "Gaussian", "Posterior", "wbic_nbeta"]
+__all__ = ["Flat", "Gaussian", "Posterior", "Rung", "wbic_nbeta"]
 
 
 def wbic_nbeta(n: int) -> float:
@@ -59,6 +59,24 @@ class Gaussian:
             positive("precision", self.precision)
         if self.mean not in ("center", "origin"):
             raise InputError(f"expected mean as 'center' or 'origin', got {self.mean!r}")
+
+
+@dataclass(frozen=True)
+class Rung:
+    """What some chains are run at.
+
+    Attributes:
+        nbeta: Inverse temperature times n.
+        precision: γ of the prior.
+        step: ε of the kernel.
+        role: "ladder" for what the estimate is made from; "precision" and "step" for chains beside it, which show how
+            far it depends on γ and on ε.
+    """
+
+    nbeta: float
+    precision: float
+    step: float
+    role: str = "ladder"
 
 
 @dataclass(frozen=True)
@@ -119,6 +137,10 @@ class Posterior:
         center = self.landscape.center
         at_origin = isinstance(self.prior, Gaussian) and self.prior.mean == "origin"
         return torch.zeros_like(center) if at_origin else center
+
+    def rungs(self, steps: tuple[float, ...]) -> list[Rung]:
+        """One rung of the ladder for each level, with its step."""
+        return [Rung(t, self.precision, e) for t, e in zip(self.levels, steps, strict=True)]
 
     def spec(self) -> dict[str, Any]:
         """Settings as JSON-able values."""

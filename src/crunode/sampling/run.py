@@ -100,11 +100,13 @@ def sample(
     if plan is None:
         plan = tune(posterior, kernel, chains=chains, draws=draws, warmup=warmup, seed=seed)
     posterior, kernel = plan.apply(posterior, kernel)
-    ids = range(plan.chains * len(posterior.levels))
-    nbeta = [level for level in posterior.levels for _ in range(plan.chains)]
+    rungs = [*posterior.rungs(_steps(kernel, len(posterior.levels))), *plan.checks]
+    ids = range(plan.chains * len(rungs))
+    per_chain = [rung for rung in rungs for _ in range(plan.chains)]
+    nbeta = [rung.nbeta for rung in per_chain]
     size = {"n": posterior.landscape.n, "dim": posterior.landscape.dim}
-    spec = {"asked": asked, **size, **plan.spec(), "nbeta_per_chain": nbeta}
-    steps = _steps(kernel, len(posterior.levels))
+    roles = [rung.role for rung in per_chain]
+    spec = {"asked": asked, **size, **plan.spec(), "nbeta_per_chain": nbeta, "role_per_chain": roles}
     groups, chosen = _groups(posterior, kernel, list(ids), layout, executor)
     handle = None
     if store is not None:
@@ -119,8 +121,7 @@ def sample(
             kernel,
             index,
             members,
-            [nbeta[c] for c in members],
-            [steps[c // plan.chains] for c in members],
+            [per_chain[c] for c in members],
             plan.warmup,
             plan.draws,
             seed,

@@ -17,7 +17,7 @@ from crunode.core.rng import derived_seed, preserved_rng
 from crunode.sampling.engine import choose_layout
 from crunode.sampling.metropolis import HMC, MALA
 from crunode.sampling.pilot import Pilot, pilot
-from crunode.sampling.posterior import Flat, Gaussian, Posterior, wbic_nbeta
+from crunode.sampling.posterior import Flat, Gaussian, Posterior, Rung, wbic_nbeta
 from crunode.sampling.stochastic import PSGLD, SGHMC, SGLD, SGNHT
 from crunode.sampling.thinning import FULL_BATCH_WORK, THINNED_WORK
 
@@ -52,6 +52,7 @@ class Plan:
         reasons: One sentence for each choice.
         measures: What was measured on the way.
         findings: What was noticed.
+        checks: Further rungs, beside the ladder.
     """
 
     nbeta: tuple[float, ...]
@@ -63,6 +64,7 @@ class Plan:
     reasons: Mapping[str, str] = field(default_factory=dict)
     measures: Mapping[str, Any] = field(default_factory=dict)
     findings: tuple[Finding, ...] = ()
+    checks: tuple[Rung, ...] = ()
 
     def apply(self, posterior: Posterior, kernel: Any) -> tuple[Posterior, Any]:
         """The posterior and kernel with everything filled in."""
@@ -75,10 +77,11 @@ class Plan:
         """JSON-able form, inverse of `from_spec`."""
         fields = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self.kernel).items()}
         return {
-            **{k: v for k, v in vars(self).items() if k not in ("kernel", "nbeta", "findings")},
+            **{k: v for k, v in vars(self).items() if k not in ("kernel", "nbeta", "findings", "checks")},
             "nbeta": list(self.nbeta),
             "kernel": {"name": type(self.kernel).__name__, **fields},
             "tuning_findings": [asdict(f) for f in self.findings],
+            "checks": [asdict(r) for r in self.checks],
         }
 
     @classmethod
@@ -90,6 +93,7 @@ class Plan:
             nbeta=tuple(spec["nbeta"]),
             kernel=(KERNELS[spec["kernel"]["name"]] if kernel is None else type(kernel))(**fields),
             findings=tuple(Finding(**f) for f in spec["tuning_findings"]),
+            checks=tuple(Rung(**r) for r in spec.get("checks", ())),
             **{name: spec[name] for name in names},
         )
 

@@ -14,7 +14,7 @@ from crunode.core.rng import BLOCK, NoiseStream
 from crunode.sampling.group import Group, _Runner, run_group
 from crunode.sampling.native import build, step
 from crunode.sampling.native.step import NativeStep, why_not
-from crunode.sampling.posterior import Flat, Gaussian, Posterior
+from crunode.sampling.posterior import Flat, Gaussian, Posterior, Rung
 from crunode.sampling.stochastic import SGHMC, SGLD
 
 SOURCE = step._SOURCE
@@ -51,9 +51,9 @@ def group(hidden=8, dtype=torch.float64, prior=None, chains=(0, 1, 5), kernel=No
     x = torch.randn(64, 6, dtype=dtype, generator=generator)
     posterior = Posterior(Landscape(model, (x, x[:, :1]), "gaussian"), 20.0, prior or Gaussian(2.0))
     layout = "batched" if len(chains) > 1 else "sequential"
-    nbeta, steps = [20.0 + c for c in chains], [1e-4 * (1 + c) for c in chains]
+    rungs = [Rung(20.0 + c, posterior.precision * (1 + c), 1e-4 * (1 + c)) for c in chains]
     kernel = kernel or SGLD(1e-4, 16)
-    return Group(posterior, kernel, 0, chains, nbeta, steps, 5, 20, 11, layout, ("positions",), **options)
+    return Group(posterior, kernel, 0, chains, rungs, 5, 20, 11, layout, ("positions",), **options)
 
 
 @pytest.mark.parametrize("chains", [(0, 1, 5), (5,)], ids=["batched", "sequential"])
