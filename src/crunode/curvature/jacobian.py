@@ -22,7 +22,17 @@ from crunode.core.params import Packing
 from crunode.core.rng import preserved_rng
 from crunode.errors import CrunodeError, InputError
 
-__all__ = ["Evaluation", "NoOutputs", "Rows", "hessian_sketch", "jacobian_rows", "jacobian_sketch"]
+__all__ = [
+    "Evaluation",
+    "NoOutputs",
+    "Rows",
+    "hessian_sketch",
+    "jacobian_rows",
+    "jacobian_sketch",
+    "output_jacobian",
+    "output_roots",
+    "selected",
+]
 
 _PREFIX = "model."
 # Numbers held at once, and the widest example whose loss is differentiated twice in its outputs.
@@ -56,7 +66,8 @@ class Evaluation:
     Nothing of the landscape is changed. A model or loss that insists on its own dtype is evaluated in that one.
 
     Attributes:
-        center: The landscape's center.
+        landscape: The landscape.
+        center: Its center.
         dtype: In which everything is evaluated.
         dim: Number of free parameters.
 
@@ -69,7 +80,7 @@ class Evaluation:
     """
 
     def __init__(self, land: Landscape) -> None:
-        self._land, self.dim = land, land.dim
+        self.landscape, self.dim = land, land.dim
         batch = self._probe()
         with torch.no_grad(), preserved_rng():
             native = land.batch_losses(land.center, batch)
@@ -82,7 +93,7 @@ class Evaluation:
             self._use(land.center.dtype)
 
     def _use(self, dtype: torch.dtype) -> None:
-        land = self._land
+        land = self.landscape
         self.dtype = dtype
         wide = dtype == torch.float64
         packing = land.packing
@@ -96,11 +107,11 @@ class Evaluation:
         return t.to(self.dtype) if self.dtype == torch.float64 and t.is_floating_point() else t
 
     def _probe(self) -> Any:
-        return map_tree(torch.clone, next(iter(self._land.passes(2))))
+        return map_tree(torch.clone, next(iter(self.landscape.passes(2))))
 
     def losses(self, w: Tensor, batch: Any) -> Tensor:
         """Losses of the examples in `batch`, or their scalar mean."""
-        land = self._land
+        land = self.landscape
         free = {_PREFIX + name: value for name, value in self._packing.unravel(w).items()}
         given = map_tree(self._cast, map_tree(torch.clone, batch) if land._in_place else batch)
         values: Tensor = functional_call(land._module, {**self._fixed, **free}, (given, False))
@@ -112,11 +123,11 @@ class Evaluation:
         Raises:
             NoOutputs: The loss is a function of the whole model, or the outputs are no tensor.
         """
-        if self._land._module._loss.takes_model:
-            raise NoOutputs(f"the loss {self._land.loss_name} takes the model as a whole, so its outputs are not seen")
+        if self.landscape._module._loss.takes_model:
+            raise NoOutputs(f"the loss {self.landscape.loss_name} takes the model as a whole, so its outputs are not seen")
         named = {**{k.removeprefix(_PREFIX): v for k, v in self._fixed.items()}, **self._packing.unravel(w)}
-        given = map_tree(self._cast, map_tree(torch.clone, batch[:-1]) if self._land._in_place else batch[:-1])
-        found = functional_call(self._land._module.model, named, given)
+        given = map_tree(self._cast, map_tree(torch.clone, batch[:-1]) if self.landscape._in_place else batch[:-1])
+        found = functional_call(self.landscape._module.model, named, given)
         if not isinstance(found, Tensor) or not found.is_floating_point():
             raise NoOutputs(f"the model returns {type(found).__name__}, not one floating-point tensor")
         return found
@@ -127,7 +138,7 @@ class Evaluation:
         Raises:
             NoOutputs: They cannot be seen, or the loss couples examples.
         """
-        if any(f.code == "DATA502" for f in self._land.findings):
+        if any(f.code == "DATA502" for f in self.landscape.findings):
             raise NoOutputs("the loss couples examples, so no example has outputs of its own")
         batch = self._probe()
         with torch.no_grad(), preserved_rng():
@@ -139,7 +150,7 @@ class Evaluation:
 
     def output_loss(self, output: Tensor, target: Any) -> Tensor:
         """Loss of one example as a function of its outputs (without the leading axis)."""
-        value: Tensor = self._land._module._loss.fn(output[None], map_tree(lambda t: self._cast(t)[None], target))
+        value: Tensor = self.landscape._module._loss.fn(output[None], map_tree(lambda t: self._cast(t)[None], target))
         return value.sum()
 
 
@@ -166,8 +177,8 @@ def jacobian_rows(
     """
     width = seen.outputs_per_example()
     point = (seen.center if at is None else at).detach()
-    size = max(1, _CHUNK // (width * max(seen.dim, seen._land.activations)))
-    for batch in _selected(seen._land, examples, size):
+    size = max(1, _CHUNK // (width * max(seen.dim, seen.landscape.activations)))
+    for batch in selected(seen.landscape, examples, size):
         with preserved_rng():
             yield _block(seen, point, batch, width, reference)
 
@@ -191,7 +202,7 @@ def jacobian_sketch(seen: Evaluation, examples: Tensor, columns: int, *, seed: i
     width = seen.outputs_per_example()
     point = (seen.center if at is None else at).detach()
     blocks = []
-    for batch in _selected(seen._land, examples, max(1, _CHUNK // (width * seen._land.activations))):
+    for batch in selected(seen.landscape, examples, max(1, _CHUNK // (width * seen.landscape.activations))):
         generator = torch.Generator().manual_seed(seed)  # the same directions for all examples
         root, _ = _roots(seen, _plain_outputs(seen, point, batch), batch, width)
         with preserved_rng(), torch.enable_grad():
@@ -224,7 +235,7 @@ def hessian_sketch(seen: Evaluation, columns: int | None, *, seed: int) -> Tenso
         >>> torch.diagonal(hessian_sketch(Evaluation(land), None, seed=0))
         tensor([2., 0., 0.], dtype=torch.float64)
     """
-    land, dim = seen._land, seen.dim
+    land, dim = seen.landscape, seen.dim
     if columns is None or columns >= dim:
         basis = torch.eye(dim, dtype=seen.dtype, device=seen.center.device)
     else:
@@ -247,7 +258,38 @@ def hessian_sketch(seen: Evaluation, columns: int | None, *, seed: int) -> Tenso
     return (small + small.T) / 2
 
 
-def _selected(land: Landscape, examples: Tensor, size: int) -> Iterator[Any]:
+def output_jacobian(seen: Evaluation, point: Tensor, batch: Any) -> Tensor:
+    """∂f/∂w on a batch, shape (examples × outputs, parameters)."""
+    try:
+        found = _batched_jacobian(seen, point, batch)
+    except Exception:
+        found = _looped_jacobian(seen, point, batch)
+    if not torch.isfinite(found).all():
+        raise InputError("expected finite derivatives of the outputs, got some that are not; check weights and data")
+    return found.reshape(-1, seen.dim).double()
+
+
+def output_roots(seen: Evaluation, batch: Any) -> Tensor:
+    """R with RᵀR the second derivative of each example's loss in its outputs at the center.
+
+    A scalar where that is a multiple of the identity for all examples, as for squared errors; otherwise one matrix for
+    each example.
+    """
+    outputs = _plain_outputs(seen, seen.center, batch)
+    with torch.enable_grad():
+        free = outputs.detach().clone().requires_grad_()
+        total = seen.landscape._module._loss.fn(free, map_tree(seen._cast, batch[-1])).sum()
+        (slope,) = torch.autograd.grad(total, free, create_graph=True)
+        if slope.requires_grad:
+            probe = torch.linspace(1, 2, free.numel(), dtype=free.dtype, device=free.device).reshape(free.shape)
+            (product,) = torch.autograd.grad(slope, free, probe)
+            ratio = product / probe
+            if float(ratio.std()) <= 1e-9 * float(ratio.mean()):
+                return ratio.mean().sqrt()
+    return _roots(seen, outputs, batch, outputs[0].numel())[0]
+
+
+def selected(land: Landscape, examples: Tensor, size: int) -> Iterator[Any]:
     """The given examples in batches of at most `size`."""
     if land.data.stacked:
         for part in torch.split(examples.to(land.device), size):
@@ -317,10 +359,7 @@ def _looped(loss: Callable[..., Tensor], output: Tensor, target: Any) -> tuple[T
 
 
 def _block(seen: Evaluation, point: Tensor, batch: Any, width: int, reference: Tensor | None) -> Rows:
-    try:
-        jacobian = _batched_jacobian(seen, point, batch)
-    except Exception:
-        jacobian = _looped_jacobian(seen, point, batch)
+    jacobian = output_jacobian(seen, point, batch)
     outputs = _plain_outputs(seen, point, batch)
     root, slope = _roots(seen, outputs, batch, width)
     weighted = root @ jacobian.reshape(-1, width, seen.dim)
