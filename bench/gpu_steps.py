@@ -76,9 +76,7 @@ def by_runner(posterior: Posterior, kernel: SGLD, chains: int, compiled: bool) -
     rungs = posterior.rungs((kernel.step,)) * chains
 
     def run(steps: int) -> None:
-        group = Group(
-            posterior, kernel, 0, range(chains), rungs, 0, steps, 0, "batched", compiled=compiled, chunk=100
-        )
+        group = Group(posterior, kernel, 0, range(chains), rungs, 0, steps, 0, "batched", compiled=compiled, chunk=100)
         if run_group(group).failed:
             raise RuntimeError("chains diverged")
 

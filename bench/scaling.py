@@ -25,6 +25,7 @@ from torch import nn
 
 from crunode.core.landscape import Landscape
 from crunode.core.result import provenance
+from crunode.sampling.engine import split_chains
 from crunode.sampling.group import Group, run_group
 from crunode.sampling.metropolis import MALA
 from crunode.sampling.posterior import Gaussian, Posterior, Rung
@@ -55,7 +56,9 @@ def measure(case: dict[str, Any], repeats: int, seconds: float) -> dict[str, Any
     target, chains = posterior(case["hidden"], case["examples"]), case["chains"]
     kernel: Any = MALA(1e-8) if case["kernel"] == "MALA" else SGLD(1e-8, case["batch"])
     layout = case["layout"] if chains > 1 else "sequential"
-    members = [list(range(chains))] if layout == "batched" else [[0]]  # chains one by one are alike: one is timed
+    # Chains one by one are alike: one is timed.
+    together = split_chains(target.landscape, range(chains), getattr(kernel, "batch", None))
+    members = together if layout == "batched" else [[0]]
 
     def timed(draws: int) -> float:
         start = time.perf_counter()

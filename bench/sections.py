@@ -1,11 +1,14 @@
 """Where the time of an SGLD step goes, part by part, on one CPU thread.
 
+A step in C takes the place of noise, update and distance where there is one.
+
 python bench/sections.py
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import statistics
 import sys
 import time
@@ -26,7 +29,7 @@ from crunode.sampling.stochastic import SGLD
 
 CASES = (("tiny", 8), ("tiny", 32), ("mlp", 1), ("quadratic", 8))
 PRODUCTS = (torch.mm, torch.bmm, torch.addmm, torch.baddbmm)
-PARTS = ("gradient", "of which products", "noise", "gather", "update", "distance")
+PARTS = ("gradient", "of which products", "gather", "in C", "noise", "update", "distance")
 
 
 class Clock:
@@ -52,28 +55,34 @@ def sections(name: str, chains: int, steps: int) -> dict[str, float]:
     )
     kernel = SGLD(step=run.step_size, batch=batch)
     layout = "batched" if chains > 1 else "sequential"
-    runner = _Runner(groups_of(posterior, kernel, chains, layout, False, steps)[0])
+    group = groups_of(posterior, kernel, chains, layout, False, steps)[0]
+    chains, runner = len(group.chains), _Runner(group)
     state, _ = runner._start()
     for step in range(5):
         runner._advance(state, step, False)
     engine, w, clock = runner.engine, state["w"], Clock()
-    for step in range(5, steps):
+    for step in range(5, 2 * steps):
         clock.lap(None)
-        torch.linalg.vector_norm(engine.offset(w), dim=1).square_()
-        clock.lap("distance")
-        noise = runner.normal.at(step)
-        clock.lap("noise")
         tensors = engine._gather(engine._batches.at(step))  # type: ignore[union-attr]
         clock.lap("gather")
         gradient, _ = engine._evaluate(w if chains > 1 else w[0], tensors)
         clock.lap("gradient")
         gradient = gradient if chains > 1 else gradient[None]
-        gradient.add_(engine.offset(w), alpha=engine.precision)
+        if runner.native is not None and step < steps:
+            runner.native(w, gradient, step)
+            clock.lap("in C")
+            continue
+        torch.linalg.vector_norm(engine.offset(w), dim=1).square_()
+        clock.lap("distance")
+        noise = runner.normal.at(step)
+        clock.lap("noise")
+        gradient.add_(engine.offset(w), alpha=posterior.precision)
         w.addcmul_(gradient, runner.step, value=-0.5).addcmul_(noise, runner.step.sqrt())
         clock.lap("update")
     found = {part: 1e6 * statistics.quantiles(times, n=10)[0] / chains for part, times in clock.spent.items()}
     if runner.normal._steps > 1:  # a block of noise serves many steps: the mean counts
-        found["noise"] = 1e6 * statistics.fmean(clock.spent["noise"]) / chains
+        for part in {"noise", "in C"} & found.keys():
+            found[part] = 1e6 * statistics.fmean(clock.spent[part]) / chains
     timed = [products(engine, w if chains > 1 else w[0], tensors, 20) for _ in range(steps // 20)]
     found["of which products"] = statistics.quantiles(timed, n=10)[0] / chains
     return found
@@ -98,7 +107,7 @@ def main() -> None:
     print(f"| model | chains | {' | '.join(PARTS)} |\n|---|---|{'---|' * len(PARTS)}")
     for name, chains in CASES:
         found = sections(name, chains, options.steps)
-        print(f"| {name} | {chains} | {' | '.join(f'{found[part]:.3g}' for part in PARTS)} |", flush=True)
+        print(f"| {name} | {chains} | {' | '.join(f'{found.get(part, math.nan):.3g}' for part in PARTS)} |", flush=True)
 
 
 if __name__ == "__main__":

@@ -65,9 +65,9 @@ def _compile(source: Path, library: Path) -> None:
     os.close(handle)
     try:
         command = [compiler, *_FLAGS, "-o", name, str(source)]
-        done = subprocess.run(command, capture_output=True, text=True, timeout=_LONGEST, stdin=subprocess.DEVNULL)
+        done = subprocess.run(command, capture_output=True, timeout=_LONGEST, stdin=subprocess.DEVNULL)
         if done.returncode:
-            raise RuntimeError(f"{compiler} failed: {done.stderr.strip()[:300]}")
+            raise RuntimeError(f"{compiler} failed: {done.stderr.decode(errors='replace').strip()[:300]}")
         os.chmod(name, 0o700)
         os.replace(name, library)
     finally:
