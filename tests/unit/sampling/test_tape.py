@@ -232,3 +232,17 @@ def test_products_with_a_narrow_result_and_a_bias(columns, bias):
     replay = record(fn, b, x, w, narrow=32)
     for factor in (1, 2):
         torch.testing.assert_close(replay(factor * b, x, w), fn(factor * b, x, w))
+
+
+@pytest.mark.parametrize("dtype", [torch.float64, torch.int64])
+@pytest.mark.parametrize("factor", [2.0, -3, 0.0])
+def test_a_number_meets_what_multiplies_after_it(dtype, factor):
+    def fn(x, y):
+        return x * (y * factor), (y * factor) * x, (y * factor).sum()
+
+    x, y = torch.randn(4, 3, dtype=torch.float64), torch.arange(3).to(dtype)
+    x[0, 0] = torch.inf
+    replay = record(fn, x, y)
+    for point in (x, x.flip(0)):
+        for made, wanted in zip(replay(point, y), fn(point, y), strict=True):
+            torch.testing.assert_close(made, wanted, equal_nan=True)

@@ -185,20 +185,28 @@ class _Writer:
         return True
 
     def _scaled(self, func: Any, args: Any, result: Tensor) -> bool:
-        """Drop powers of one, and let a number meet the constant that multiplies after it."""
+        """Drop powers of one, and let a number meet what multiplies after it, so that both take one pass."""
         if func is _ATEN.pow.Tensor_Scalar and args[1] == 1:
             self._keep(result, self._of(args[0]))
             return True
         if func is not _ATEN.mul.Tensor or not all(isinstance(a, Tensor) and a.dtype == result.dtype for a in args):
             return False
-        for constant, other in (args, reversed(args)):
+        for one, other in (args, reversed(args)):
             node = self._of(other).node
-            if self._of(constant).constant and node is not None and node.target is torch.mul:
-                before, factor = node.args
-                if isinstance(factor, int | float) and before in self.made and not self._of(other).constant:
-                    joint = _Value(smallest(self._of(constant).tensor * factor), None, constant=True)
-                    self._keep(result, self._emit(torch.mul, (self.made[before], joint)))
-                    return True
+            if node is None or node.target is not torch.mul or self._of(other).constant:
+                continue
+            before, factor = node.args
+            if not isinstance(factor, int | float) or before not in self.made:
+                continue
+            if self._of(one).constant:
+                joint = _Value(smallest(self._of(one).tensor * factor), None, constant=True)
+                self._keep(result, self._emit(torch.mul, (self.made[before], joint)))
+                return True
+            if result.is_floating_point() and self.made[before].tensor.dtype == result.dtype:
+                none = _Value(result.new_zeros(()), None, constant=True)
+                made = self._emit(torch.addcmul, (none, self._of(one), self.made[before]), {"value": factor})
+                self._keep(result, made)
+                return True
         return False
 
     def _by_class(self, func: Any, args: Any, result: Tensor) -> bool:
