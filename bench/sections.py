@@ -23,6 +23,7 @@ import models
 from crunode_steps import groups_of
 
 from crunode.core.landscape import Landscape
+from crunode.core.rng import NoiseStream
 from crunode.sampling.group import _Runner
 from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.stochastic import SGLD
@@ -80,12 +81,24 @@ def sections(name: str, chains: int, steps: int) -> dict[str, float]:
         w.addcmul_(gradient, runner.step, value=-0.5).addcmul_(noise, runner.step.sqrt())
         clock.lap("update")
     found = {part: 1e6 * statistics.quantiles(times, n=10)[0] / chains for part, times in clock.spent.items()}
-    if runner.normal._steps > 1:  # a block of noise serves many steps: the mean counts
-        for part in {"noise", "in C"} & found.keys():
-            found[part] = 1e6 * statistics.fmean(clock.spent[part]) / chains
+    found["noise"] += drawing(runner.normal) / chains
+    if runner.native is not None:
+        found["in C"] += drawing(runner.native._drawn) / chains
     timed = [products(engine, w if chains > 1 else w[0], tensors, 20) for _ in range(steps // 20)]
     found["of which products"] = statistics.quantiles(timed, n=10)[0] / chains
     return found
+
+
+def drawing(stream: NoiseStream | None) -> float:
+    """Microseconds a step for drawing a block of random numbers that serves many steps."""
+    if stream is None or stream._steps == 1:
+        return 0.0
+    times = []
+    for _ in range(20):
+        stream._block, start = None, time.perf_counter()
+        stream.at(0)
+        times.append(time.perf_counter() - start)
+    return 1e6 * min(times) / stream._steps
 
 
 def products(engine: Any, w: torch.Tensor, tensors: Any, steps: int) -> float:
