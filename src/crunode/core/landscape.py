@@ -57,6 +57,7 @@ class Landscape:
         packing: How named parameters lie in that vector.
         activations: Numbers kept per example for a backward pass, which sets how much data is evaluated at once.
         pointwise: True when the loss gives one value per example.
+        noise_free: The labels are known to be what the model predicts at the center.
         findings: What was noticed about model and data.
 
     Raises:
@@ -98,6 +99,7 @@ class Landscape:
         self._fixed = {name: t for name, t in held.items() if name.removeprefix(_PREFIX) not in set(free)}
         self.data: Examples = _placed(as_examples(data, n), self.device)
         self._noticed = (*_mode_findings(model), *self.data.findings)
+        self.noise_free = False
         self._looked_at()
 
     @classmethod
@@ -164,6 +166,13 @@ class Landscape:
         inputs = batch[:-1]
         return functional_call(self._module.model, named, map_tree(torch.clone, inputs) if self._in_place else inputs)
 
+    def predicted_labels(self, batch: Any) -> Tensor | None:
+        """What the model predicts at the center for the labels of `batch`; None where the loss does not say."""
+        if self._module._loss.takes_model:
+            return None
+        outputs = self.batch_outputs(self.center, batch)
+        return self._module.expected_target(outputs) if isinstance(outputs, Tensor) else None
+
     def self_labelled(self) -> Landscape | None:
         """The same landscape with the model's own predictions at the center for labels: the model is its own truth.
 
@@ -183,13 +192,13 @@ class Landscape:
             for batch in self.passes():
                 if not batch[-1].is_floating_point() and bool((batch[-1] < 0).any()):
                     return None  # classes below 0 mark examples that the loss leaves out
-                outputs = self.batch_outputs(self.center, batch)
-                target = self._module.expected_target(outputs) if isinstance(outputs, Tensor) else None
+                target = self.predicted_labels(batch)
                 if target is None:
                     return None
                 batches.append((*batch[:-1], target))
         other = copy.copy(self)
         other.data = Examples(batches, self.data.findings, self.data.copies)
+        other.noise_free = True
         try:
             return other._looked_at()
         except InputError:  # a target of another kind than the given one does not fit the loss
@@ -275,6 +284,7 @@ class Landscape:
             other.center = self._point(weights).detach().clone()
         else:
             other.center, other._fixed = self._placed_weights(_named_tensors(weights))
+        other.noise_free = False
         _check_finite(other.packing.unravel(other.center))
         return other._looked_at()
 

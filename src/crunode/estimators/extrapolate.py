@@ -7,7 +7,8 @@ A finite temperature lowers it. Where the multiplicity m is 1, by a power of 1/t
 the scales of prior and loss. And with noisy labels the center w* is not the minimum of L_n, which lowers λ̂ by a term
 proportional to β = t/n. The two fade in opposite directions, so neither end of a ladder is right, and which law holds
 is not known beforehand. So each of several laws is fitted, and the answer is their average, weighted by how well they
-fit; the spread between them is the systematic error.
+fit; the spread between them is the systematic error. Where a limit is known that λ cannot exceed and is likely to have,
+laws that end there take part.
 
 References:
     Watanabe 2013 (the expansion); Cullen 2026, appendix B (regression on 1/log nβ).
@@ -25,6 +26,9 @@ __all__ = ["Extrapolation", "digamma", "extrapolate", "growth"]
 
 # No correction, a power and a logarithm are equally likely beforehand, whatever the number of variants of each.
 _PRIOR = {"none": 1 / 3, "t^-1/2": 1 / 6, "t^-1/4": 1 / 6, "log-": 1 / 9, "log": 1 / 9, "log+": 1 / 9}
+# With a known limit it is twice as likely beforehand as any other end of the ladder.
+_LIMITED = {"limit": 1 / 4, "limit t^-1/2": 1 / 4, "limit t^-1/4": 1 / 4, "limit log": 1 / 4}
+_LIMIT_SHARE = 2 / 3
 # How far the scales of prior and loss may shift c.
 _SHIFT = 1.5
 # Prior scale of a power's size at the hottest level, relative to the largest estimate. Without label noise a ladder
@@ -54,7 +58,13 @@ class Extrapolation:
 
 
 def extrapolate(
-    nbeta: Sequence[float], value: Sequence[float], se: Sequence[float], n: int, noisy: bool
+    nbeta: Sequence[float],
+    value: Sequence[float],
+    se: Sequence[float],
+    n: int,
+    noisy: bool,
+    *,
+    limit: tuple[float, float] | None = None,
 ) -> Extrapolation:
     """Fit λ̂(t) = λ − a x(t) − b t/n with a, b ≥ 0 for each law x, and average.
 
@@ -64,6 +74,7 @@ def extrapolate(
         se: Their standard errors.
         n: Number of examples.
         noisy: Whether labels carry noise; b = 0 otherwise.
+        limit: A value that λ is likely to have, and its error; None where none is known.
 
     Example:
         >>> t = [100.0, 400.0, 1600.0]
@@ -76,16 +87,17 @@ def extrapolate(
     # A level known too well would hide that the laws are approximations.
     sigma = np.hypot(np.asarray(se, float), 0.002 * scale)
     guess = float(y[-1])
+    names, prior = _prior(limit is not None)
     # c depends on λ itself, so the fit is repeated with the value it gave.
     for _ in range(4):
-        laws = _laws(t, guess, scale, noisy)
+        laws = _laws(t, guess, scale, noisy) + ([] if limit is None else _limited(t, *limit))
         fits = [_fit(law, t / n, y, sigma, noisy) for law in laws]
         # Levels that no law fits are worse known than they say (Birge ratio).
         stretch = min(fit.misfit for fit in fits) / max(len(y) - (2 if noisy else 1), 1)
         if stretch > 1:
             fits = [_fit(law, t / n, y, sigma * math.sqrt(stretch), noisy) for law in laws]
         # Half the evidence: the laws are approximations and the errors of the levels are estimates themselves.
-        evidence = 0.5 * np.array([fit.log_evidence for fit in fits]) + np.log(list(_PRIOR.values()))
+        evidence = 0.5 * np.array([fit.log_evidence for fit in fits]) + np.log(prior)
         weights = np.exp(evidence - evidence.max())
         weights /= weights.sum()
         values = np.array([fit.value for fit in fits])
@@ -95,17 +107,39 @@ def extrapolate(
         math.sqrt(float(weights @ np.array([fit.variance for fit in fits]))),
         math.sqrt(float(weights @ (values - guess) ** 2)),
         float(weights @ np.array([fit.noise_slope for fit in fits])),
-        dict(zip(_PRIOR, weights.tolist(), strict=True)),
+        dict(zip(names, weights.tolist(), strict=True)),
     )
 
 
 @dataclass(frozen=True)
 class _Law:
-    """Corrections size × shape(t), with a grid of sizes and their log prior weights, which sum to 1."""
+    """Corrections size × shape(t), with a grid of sizes and their log prior weights, which sum to 1; and the limit."""
 
     shape: np.ndarray
     sizes: np.ndarray
     log_prior: np.ndarray
+    limit: tuple[float, float] | None = None
+
+
+def _prior(limited: bool) -> tuple[list[str], np.ndarray]:
+    if not limited:
+        return list(_PRIOR), np.array(list(_PRIOR.values()))
+    free, bound = np.array(list(_PRIOR.values())), np.array(list(_LIMITED.values()))
+    return [*_PRIOR, *_LIMITED], np.concatenate([(1 - _LIMIT_SHARE) * free, _LIMIT_SHARE * bound])
+
+
+def _limited(t: np.ndarray, value: float, error: float) -> list[_Law]:
+    """Laws that end at a known limit, whatever the size of the correction."""
+    one = np.ones(1)
+    sizes = value * np.linspace(0, 1, 401) ** 2
+    density = np.gradient(sizes) / (1 + (sizes / value / _WIDTH) ** 2)
+    logarithm = 1 / np.maximum(np.log(t) - digamma(max(value, 0.02)), 1.0)
+    shapes = [(t / t[0]) ** -0.5, (t / t[0]) ** -0.25, logarithm / logarithm[0]]
+    tied = (value, error)
+    return [
+        _Law(np.zeros_like(t), one, 0 * one, tied),
+        *(_Law(shape, sizes, np.log(density / density.sum()), tied) for shape in shapes),
+    ]
 
 
 def _laws(t: np.ndarray, coefficient: float, scale: float, noisy: bool) -> list[_Law]:
@@ -153,13 +187,33 @@ def _fit(law: _Law, beta: np.ndarray, y: np.ndarray, sigma: np.ndarray, noisy: b
     level = np.ones_like(y) / sigma
     target = (y[None, :] + law.sizes[:, None] * law.shape) / sigma
     value, variance, slope = target @ level / (level @ level), 1 / (level @ level), np.zeros_like(law.sizes)
+    if law.limit is not None:
+        # Between the limit and what the levels say, by their errors.
+        weight = variance / (variance + law.limit[1] ** 2)
+        value = weight * law.limit[0] + (1 - weight) * value
+        return _summed(law, target, value, weight * law.limit[1] ** 2, slope, level, beta / sigma, law.limit)
     if noisy:
         design = np.stack([level, -beta / sigma], 1)
         both = target @ np.linalg.pinv(design).T
         free = both[:, 1] > 0
         value, slope = np.where(free, both[:, 0], value), np.where(free, both[:, 1], 0.0)
         variance = np.where(free, np.linalg.inv(design.T @ design)[0, 0], variance)
-    misfit = ((target - np.outer(value, level) + np.outer(slope, beta / sigma)) ** 2).sum(1)
+    return _summed(law, target, value, variance, slope, level, beta / sigma, None)
+
+
+def _summed(
+    law: _Law,
+    target: np.ndarray,
+    value: np.ndarray,
+    variance: np.ndarray | float,
+    slope: np.ndarray,
+    level: np.ndarray,
+    beta: np.ndarray,
+    limit: tuple[float, float] | None,
+) -> _Fit:
+    misfit = ((target - np.outer(value, level) + np.outer(slope, beta)) ** 2).sum(1)
+    if limit is not None:
+        misfit = misfit + ((value - limit[0]) / limit[1]) ** 2
     score = -0.5 * misfit + law.log_prior
     weight = np.exp(score - score.max())
     log_evidence = float(score.max() + math.log(weight.sum()))

@@ -27,6 +27,7 @@ class Pilot:
         accept: Mean acceptance over the second half.
         signal: nβ times the mean excess loss over the second half: a rough learning coefficient.
         last: Last positions of the chains at the first level.
+        gradients: What it took, of one chain on the landscape's examples.
     """
 
     nbeta: tuple[float, ...]
@@ -34,6 +35,7 @@ class Pilot:
     accept: tuple[float, ...]
     signal: tuple[float, ...]
     last: Tensor
+    gradients: int
 
 
 def pilot(
@@ -94,7 +96,8 @@ def pilot(
     found = torch.stack(steps).mean(0).exp()
     signal = torch.stack(signals).mean(0) * torch.tensor(levels, dtype=torch.float64)
     last = state.w[:chains]
-    return Pilot(levels, tuple(found.tolist()), tuple(accept.tolist()), tuple(signal.tolist()), last)
+    spent = count * (1 + iterations * getattr(kernel, "leaps", 1))
+    return Pilot(levels, tuple(found.tolist()), tuple(accept.tolist()), tuple(signal.tolist()), last, spent)
 
 
 class _Joint:

@@ -69,8 +69,8 @@ class Rung:
         nbeta: Inverse temperature times n.
         precision: γ of the prior.
         step: ε of the kernel.
-        role: "ladder" for what the estimate is made from; "precision" and "step" for chains beside it, which show how
-            far it depends on γ and on ε.
+        role: "ladder" for what the estimate is made from; "half-precision", "double-precision" and "step" for chains
+            beside it, which show how far it depends on γ and on ε.
     """
 
     nbeta: float

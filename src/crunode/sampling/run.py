@@ -32,6 +32,7 @@ def sample(
     chains: int | None = None,
     draws: int | None = None,
     warmup: int | None = None,
+    budget: int | None = None,
     seed: int = 0,
     keep: Sequence[str] = (),
     observe: Mapping[str, Observable] | None = None,
@@ -48,6 +49,7 @@ def sample(
         chains: Chains at each level of nbeta.
         draws: Kept draws per chain.
         warmup: Steps before them; recorded apart.
+        budget: The most gradients to spend (one chain, one batch), pilot chains included; None for enough.
         seed: All randomness comes from it. The same seed gives the same draws on any layout or executor.
         keep: "positions" and "pointwise" keep the parameter vectors and the loss of every example.
         observe: Functions of (landscape, w) to record at every kept draw.
@@ -73,7 +75,7 @@ def sample(
         >>> draws.arrays["excess"].shape
         (2, 20)
     """
-    _check_counts(chains=chains, draws=draws, warmup=warmup)
+    _check_counts(chains=chains, draws=draws, warmup=warmup, budget=budget)
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise InputError(f"expected seed as a whole number from 0 up, got {seed!r}")
     if layout not in (None, "batched", "sequential"):
@@ -92,19 +94,21 @@ def sample(
         "chains": chains,
         "draws": draws,
         "warmup": warmup,
+        "budget": budget,
         "seed": seed,
         "keep": sorted(keep),
         "observe": sorted(observe or ()),
     }
     plan = _stored_plan(store, asked, kernel)
     if plan is None:
-        plan = tune(posterior, kernel, chains=chains, draws=draws, warmup=warmup, seed=seed)
+        plan = tune(posterior, kernel, chains=chains, draws=draws, warmup=warmup, budget=budget, seed=seed)
     posterior, kernel = plan.apply(posterior, kernel)
     rungs = [*posterior.rungs(_steps(kernel, len(posterior.levels))), *plan.checks]
     ids = range(plan.chains * len(rungs))
     per_chain = [rung for rung in rungs for _ in range(plan.chains)]
     nbeta = [rung.nbeta for rung in per_chain]
-    size = {"n": posterior.landscape.n, "dim": posterior.landscape.dim}
+    land = posterior.landscape
+    size = {"n": land.n, "dim": land.dim, "rows": land.data.rows}
     roles = [rung.role for rung in per_chain]
     spec = {"asked": asked, **size, **plan.spec(), "nbeta_per_chain": nbeta, "role_per_chain": roles}
     groups, chosen = _groups(posterior, kernel, list(ids), layout, executor)

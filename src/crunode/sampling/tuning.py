@@ -14,6 +14,7 @@ from crunode.core.data import Examples, leaves
 from crunode.core.landscape import Landscape
 from crunode.core.result import Finding
 from crunode.core.rng import derived_seed, preserved_rng
+from crunode.errors import InputError
 from crunode.sampling.engine import choose_layout
 from crunode.sampling.metropolis import HMC, MALA
 from crunode.sampling.pilot import Pilot, pilot
@@ -26,6 +27,9 @@ __all__ = ["KERNELS", "Plan", "tune"]
 KERNELS: dict[str, Any] = {k.__name__: k for k in (SGLD, PSGLD, SGHMC, SGNHT, MALA, HMC)}
 
 _TINY_WORK = 1e3
+# Gradients below which pilot chains are short, and from which half and twice the precision are run too.
+_SHORT, _LONG = 200_000, 100_000
+_FEWEST_STEPS = 20
 _HMC_ACCEPTANCE = 0.8
 # A Langevin step accepted this often has a discretisation error well below typical Monte-Carlo errors.
 _LANGEVIN_ACCEPTANCE = 0.9
@@ -105,6 +109,7 @@ def tune(
     chains: int | None = None,
     draws: int | None = None,
     warmup: int | None = None,
+    budget: int | None = None,
     seed: int = 0,
 ) -> Plan:
     """Fill in whatever is None, from short pilot chains; what is given stays.
@@ -126,6 +131,7 @@ def tune(
         chains: Chains per level.
         draws: Kept draws per chain.
         warmup: Steps before them.
+        budget: The most gradients to spend (one chain, one batch), pilot chains included; None for enough.
         seed: Pilot chains take their randomness from it.
 
     Returns:
@@ -138,22 +144,22 @@ def tune(
         ('HMC', True, 'as asked')
     """
     with preserved_rng(), torch.no_grad():
-        return _tune(posterior, kernel, chains, draws, warmup, derived_seed(seed, 7))
+        return _tune(posterior, kernel, (chains, draws, warmup), budget, derived_seed(seed, 7))
 
 
-def _tune(
-    posterior: Posterior, kernel: Any, chains: int | None, draws: int | None, warmup: int | None, seed: int
-) -> Plan:
+def _tune(posterior: Posterior, kernel: Any, asked: tuple[int | None, ...], budget: int | None, seed: int) -> Plan:
     land = posterior.landscape
     reasons: dict[str, str] = {}
     measures: dict[str, Any] = {}
     findings: list[Finding] = []
     if land.n < 100:
         findings.append(Finding.of("LLC105", f"n = {land.n}"))
-    kernel = _kernel(land, kernel, reasons)
-    curvature = _curvature(_subset(land, _PILOT_ROWS, seed), seed)
+    kernel, spent = _kernel(land, kernel, reasons), 0
+    # Not from the seed: repeats with other seeds shall sample the same posterior.
+    curvature = _curvature(_subset(land, _PILOT_ROWS, 0), 0, probes=16)
     measures["curvature_trace"], measures["curvature_square"] = curvature
     precision = _precision(posterior, kernel, curvature, reasons)
+    free_precision = isinstance(posterior.prior, Gaussian) and posterior.prior.precision is None
     if isinstance(posterior.prior, Gaussian):
         posterior = replace(posterior, prior=replace(posterior.prior, precision=precision))
     small = land if kernel.metropolis else _subset(land, _PILOT_ROWS, seed)
@@ -161,11 +167,14 @@ def _tune(
     target = _HMC_ACCEPTANCE if isinstance(guide, HMC) else _LANGEVIN_ACCEPTANCE
     layout = choose_layout(small, 8, None)[0]
     first: Pilot | None = None
-    if posterior.nbeta is None:
+    if posterior.nbeta is None and land.noise_free:
+        levels = _ladder(land, 0.0, reasons, measures)
+    elif posterior.nbeta is None:
         fresh = _subset(land, 4 * _PILOT_ROWS, seed + 2)
         for level in _hotter(land):
             base = replace(posterior, landscape=small, nbeta=level)
             first = pilot(base, guide, chains=4, target=target, seed=seed, layout=layout)
+            spent += first.gradients
             noise = _label_noise(fresh, first)
             # Too cold to tell when the chains fit so much noise that the loss does not rise on average.
             if not land.pointwise or (noise is not None and noise * level < _NOISE_SCALE * wbic_nbeta(land.n)):
@@ -177,7 +186,10 @@ def _tune(
     if kernel.step is None:
         start = None if first is None else [first.steps[0] * first.nbeta[0] / level for level in levels]
         target_posterior = replace(posterior, landscape=small, nbeta=levels)
-        probe = pilot(target_posterior, guide, chains=2, target=target, seed=seed + 1, layout=layout, start=start)
+        short = budget is not None and budget < _SHORT
+        size = {"chains": 1, "iterations": 40} if short else {"chains": 2}
+        probe = pilot(target_posterior, guide, target=target, seed=seed + 1, layout=layout, start=start, **size)
+        spent += probe.gradients
         kernel = replace(kernel, step=tuple(probe.steps) if len(levels) > 1 else probe.steps[0])
         measures["pilot_acceptance"] = list(probe.accept)
         reasons["step"] = f"Metropolis acceptance near {target} at each level of nbeta"
@@ -186,7 +198,16 @@ def _tune(
         reasons["step"] = "as asked"
     if not kernel.metropolis and hasattr(kernel, "batch"):
         kernel = _batch(land, posterior, levels, kernel, first, seed, reasons, measures)
+    measures |= {"pilot_gradients": spent, "pilot_rows": small.data.rows}
+    # Without label noise a colder ladder shows the limit, in which the prior has no part.
+    wanted = free_precision and precision is not None and not land.noise_free
+    checks = _checks(levels, precision or 0.0, kernel, land.n) if wanted else ()
     count, kept, discarded = _lengths(land, kernel)
+    if budget is not None:
+        checks = checks if budget >= _LONG else ()
+        rest = budget - spent
+        count, kept, discarded = _within(rest, len(levels) + len(checks), kernel, count, kept, discarded, asked)
+    chains, draws, warmup = asked
     return Plan(
         levels,
         precision,
@@ -197,7 +218,38 @@ def _tune(
         reasons,
         measures,
         tuple(findings),
+        checks,
     )
+
+
+def _checks(levels: tuple[float, ...], precision: float, kernel: Any, n: int) -> tuple[Rung, ...]:
+    """Rungs at half and at twice the precision, at the level nearest to n / log n."""
+    here = min(range(len(levels)), key=lambda j: abs(math.log(levels[j] / wbic_nbeta(n))))
+    step = kernel.step[here] if isinstance(kernel.step, tuple) else kernel.step
+    factors = (("half-precision", 0.5), ("double-precision", 2.0))
+    return tuple(Rung(levels[here], precision * factor, step, role) for role, factor in factors)
+
+
+def _within(
+    gradients: int, rungs: int, kernel: Any, chains: int, draws: int, warmup: int, asked: tuple[int | None, ...]
+) -> tuple[int, int, int]:
+    """Chains, draws and warm-up that take no more than that many gradients: first fewer chains, then shorter ones."""
+    leaps = getattr(kernel, "leaps", 1)
+    chains = asked[0] or chains
+    while asked[0] is None and chains > 2 and gradients < chains * rungs * leaps * (draws + warmup):
+        chains //= 2
+    steps = gradients // (chains * rungs * leaps)
+    given = [value for value in asked[1:] if value is not None]
+    least = sum(given) + (2 - len(given)) * _FEWEST_STEPS
+    if steps < least:
+        need = chains * rungs * leaps * least
+        raise InputError(
+            f"expected a budget of at least {need:.3g} gradients beside the pilot chains, for {chains} chains at each "
+            f"of {rungs} settings, got {max(gradients, 0)} left; raise budget=, or give fewer chains or one nbeta"
+        )
+    if steps >= draws + warmup:
+        return chains, draws, warmup
+    return chains, max(steps - int(0.3 * steps), _FEWEST_STEPS), int(0.3 * steps)
 
 
 def _kernel(land: Landscape, kernel: Any, reasons: dict[str, str]) -> Any:
