@@ -1,4 +1,4 @@
-"""Outputs of a model on some examples as a map from weights, and its linear part at a point, dense or matrix-free.
+"""Outputs of a model on some examples as a map from weights, and its linear part at a point as a matrix.
 
 The map is F(w) = R (f(w) − f(w*)), rows of R the square root of the second derivative of the loss in the outputs at w*,
 so that ‖F‖²/2 is the loss above its least value to second order, and F = 0 where the model predicts what it does at w*.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -17,16 +17,38 @@ from crunode.core.data import leaves
 from crunode.core.landscape import Landscape
 from crunode.curvature.jacobian import Evaluation, output_jacobian, output_roots, selected
 
-__all__ = ["DenseMap", "KrylovMap", "OutputMap"]
+__all__ = ["Dense", "DenseMap", "Linear", "OutputMap", "Random", "counted", "dense_rows"]
 
 Random = Callable[[int], Tensor]
 
-# Entries of J and rows up to which dense matrices are used, on a processor and on a graphics card.
-_ENTRIES = {"cpu": 1 << 25, "cuda": 1 << 31}
-_ROWS = {"cpu": 6000, "cuda": 20_000}
-_LANCZOS, _CHECK, _SETTLED = 1500, 100, 1e-3
-_PROBES = 2
-_SOLVE_STEPS, _SOLVE_TO = 300, 0.05
+# Entries of J, and the side of JJᵀ or JᵀJ, up to which matrices are held on a processor: about 0.8 GB with a factor.
+_ENTRIES, _SIDE = 1 << 25, 4000
+# On a graphics card: the share of its free memory that they may take together, and the side.
+_SHARE, _SIDE_CUDA = 0.4, 16_000
+# From this side up eigenvalues are counted by triangular factors there, which are products of blocks.
+_SLOW_EIGEN = 3000
+_BLOCK = 512
+_POWER = 12
+_WIDER = 30.0
+# Between singular values that count and those that do not, where that is to be clear.
+_GAP = 10.0
+# How far below the cut noise begins, and how far above the rounding of JJᵀ all that counts has to be for it to be used.
+_NOISE, _SURE = 1e-2, 100.0
+
+
+class Linear(Protocol):
+    """The linear part J of F at a point."""
+
+    top: float
+
+    def solve(self, residual: Tensor, damping: float) -> Tensor:
+        """Jᵀ(JJᵀ + μ)⁻¹ F, for μ relative to the largest eigenvalue `top` of JJᵀ."""
+
+    def kernel(self, step: Tensor) -> Tensor:
+        """The part of a step that J does not see."""
+
+    def rank(self, cut: float, band: float, random: Random) -> tuple[float, float]:
+        """How many singular values are above `cut` times the largest, and how far that is uncertain."""
 
 
 class OutputMap:
@@ -47,11 +69,14 @@ class OutputMap:
 
     def __init__(self, seen: Evaluation, examples: Tensor) -> None:
         self.seen, self.examples, self.gradients = seen, len(examples), 0
-        self._batches = list(selected(seen.landscape, examples, seen.landscape.chunk_rows()))
+        self._batches = list(selected(seen.landscape, examples, self._chunk(seen)))
         self._roots = [output_roots(seen, batch) for batch in self._batches]
         with torch.no_grad():
             self._origin = [seen.outputs(seen.center, batch) for batch in self._batches]
         self.rows = sum(t.numel() for t in self._origin)
+
+    def _chunk(self, seen: Evaluation) -> int:
+        return seen.landscape.chunk_rows()
 
     def part(self, k: int, w: Tensor) -> Tensor:
         """F on the batch `k`."""
@@ -67,157 +92,226 @@ class OutputMap:
         with torch.no_grad():
             return torch.cat([self.part(k, w) for k in range(len(self._batches))])
 
-    def at(self, w: Tensor) -> Any:
-        """The linear part at w: `rank`, `solve`, `top`."""
+    def pushed(self, w: Tensor, step: Tensor) -> Tensor:
+        """J(w) times a step."""
+        self.gradients += 2
+        return torch.cat([_pushed(lambda v, k=k: self.part(k, v), w, step) for k in range(len(self._batches))])
+
+    def at(self, w: Tensor) -> Linear:
+        """The linear part at w."""
         raise NotImplementedError
 
 
 class DenseMap(OutputMap):
-    """With J as a matrix."""
+    """With J as a matrix; where it has more rows than columns only JᵀJ is held."""
 
     method = "dense"
     resolution = 1e-12
 
-    @staticmethod
-    def fits(rows: int, land: Landscape) -> bool:
-        """Whether matrices of that many rows are affordable."""
-        kind = land.device.type
-        return rows <= _ROWS.get(kind, 0) and rows * land.dim <= _ENTRIES.get(kind, 0)
+    def __init__(self, seen: Evaluation, examples: Tensor) -> None:
+        super().__init__(seen, examples)
+        self._last: tuple[Tensor, Dense] | None = None
 
-    def at(self, w: Tensor) -> _Dense:
-        """J(w) and JJᵀ."""
-        blocks = []
-        for batch, root in zip(self._batches, self._roots, strict=True):
-            rows = output_jacobian(self.seen, w, batch)
-            if root.ndim:
-                count = leaves(batch)[0].shape[0]
-                rows = (root @ rows.reshape(count, -1, rows.shape[-1])).reshape(rows.shape)
+    def _chunk(self, seen: Evaluation) -> int:
+        # A quarter of what J may take is held beside it while its rows are made.
+        width = seen.outputs_per_example()
+        return max(1, min(seen.landscape.chunk_rows(), _ENTRIES // (4 * width * seen.dim)))
+
+    def jacobian(self, k: int, w: Tensor) -> Tensor:
+        """Rows of J of the batch `k`."""
+        rows, root = output_jacobian(self.seen, w, self._batches[k]), self._roots[k]
+        if root.ndim == 0:
+            return rows.mul_(root)
+        count = leaves(self._batches[k])[0].shape[0]
+        return (root @ rows.reshape(count, -1, rows.shape[-1])).reshape(rows.shape)
+
+    def at(self, w: Tensor) -> Dense:
+        """J and its products with itself at w; those of the last point are kept."""
+        if self._last is None or not torch.equal(self._last[0], w):
+            self._last = None  # the memory is needed
+            self._last = (w, Dense(self, w))
+            self.gradients += 1 + self.rows // max(self.examples, 1)
+        return self._last[1]
+
+
+class Dense:
+    """The linear part of F at a point by matrices: J and JJᵀ, or JᵀJ where that is smaller."""
+
+    def __init__(self, outputs: DenseMap, w: Tensor) -> None:
+        self._outputs, self._w = outputs, w
+        self.tall = outputs.rows > outputs.seen.dim
+        dim, count = outputs.seen.dim, len(outputs._batches)
+        if self.tall:
+            self.gram = w.new_zeros(dim, dim)
+            for k in range(count):
+                rows = outputs.jacobian(k, w)
+                self.gram.addmm_(rows.T, rows)
+        else:
+            self.rows = w.new_empty(outputs.rows, dim)
+            start = 0
+            for k in range(count):
+                rows = outputs.jacobian(k, w)
+                self.rows[start : start + len(rows)] = rows
+                start += len(rows)
+            self.gram = _outer(self.rows)
+        self.top = _largest(self.gram)
+        self._factor: tuple[float, Tensor] | None = None
+
+    def _inverse(self, right: Tensor, damping: float) -> Tensor:
+        if self._factor is None or self._factor[0] != damping:
+            self._factor, given = None, damping
+            for _ in range(6):
+                damped = self.gram.clone()
+                damped.diagonal().add_(max(given * self.top, 1e-300))
+                factor, failed = torch.linalg.cholesky_ex(damped)
+                if not int(failed):
+                    break
+                given *= _WIDER  # rounding made it indefinite
             else:
-                rows = rows.mul_(root)
-            blocks.append(rows)
-        self.gradients += self.rows // max(self.examples, 1)
-        return _Dense(torch.cat(blocks) if len(blocks) > 1 else blocks[0])
-
-
-class _Dense:
-    def __init__(self, jacobian: Tensor) -> None:
-        self.jacobian = jacobian
-        self.gram = jacobian @ jacobian.T
-        self.top = float(torch.linalg.matrix_norm(self.gram, ord=torch.inf))
+                raise torch.linalg.LinAlgError("expected a positive definite matrix, got none at any damping")
+            self._factor = (damping, factor)
+        return torch.cholesky_solve(right[:, None], self._factor[1])[:, 0]
 
     def solve(self, residual: Tensor, damping: float) -> Tensor:
-        """Jᵀ(JJᵀ + μ)⁻¹ F for μ relative to the largest eigenvalue."""
-        damped = self.gram.clone()
-        damped.diagonal().add_(damping * self.top)
-        return self.jacobian.T @ torch.cholesky_solve(residual[:, None], torch.linalg.cholesky(damped))[:, 0]
-
-    def rank(self, cut: float, band: float, random: Random) -> tuple[float, float]:
-        """Singular values above `cut` times the largest, and how many are within a factor `band` of that."""
-        values = torch.linalg.eigvalsh(self.gram).clamp(min=0).sqrt()
-        limit = cut * float(values[-1])
-        low, found, high = (int((values > limit * f).sum()) for f in (band, 1.0, 1 / band))
-        return float(found if limit > 0 else 0), (high - low) / 2 if limit > 0 else 0.0
-
-
-class KrylovMap(OutputMap):
-    """With products Jv and Jᵀu alone."""
-
-    method = "krylov"
-    resolution = 1e-4
-
-    def at(self, w: Tensor) -> _Krylov:
-        """The products at w."""
-        return _Krylov(self, w)
-
-
-class _Krylov:
-    def __init__(self, outputs: KrylovMap, w: Tensor) -> None:
-        self._map, self._w = outputs, w.detach()
-        self._pull: list[Callable[[Tensor], Tensor]] = []
-        self._sizes = []
+        """Jᵀ(JJᵀ + μ)⁻¹ F, for μ relative to the largest eigenvalue."""
+        if not self.tall:
+            return self.rows.T @ self._inverse(residual, damping)
+        outputs = self._outputs
+        outputs.gradients += 1
+        start, pulled = 0, torch.zeros_like(self._w)
         for k in range(len(outputs._batches)):
-            value, pull = torch.func.vjp(lambda v, k=k: outputs.part(k, v), self._w)
-            self._pull.append(lambda u, pull=pull: pull(u)[0])
-            self._sizes.append(value.numel())
-        self._top = 0.0
+            with torch.enable_grad():
+                free = self._w.detach().clone().requires_grad_()
+                value = outputs.part(k, free)
+                pulled += torch.autograd.grad(value, free, residual[start : start + len(value)])[0]
+            start += len(value)
+        return self._inverse(pulled, damping)
 
-    @property
-    def top(self) -> float:
-        """The largest eigenvalue of JJᵀ, by power iteration."""
-        if not self._top:
-            u = torch.ones(self._map.rows, dtype=torch.float64, device=self._w.device)
-            for _ in range(12):
-                u = self.gram(u / u.norm())
-            self._top = float(u.norm())
-        return self._top
+    def kernel(self, step: Tensor) -> Tensor:
+        """The part of a step that J does not see."""
+        for _ in range(2):  # the second time takes away what rounding left
+            if self.tall:
+                step = step - self._inverse(self.gram @ step, 1e-12)
+            else:
+                step = step - self.rows.T @ self._inverse(self.rows @ step, 1e-12)
+        return step
 
-    def back(self, u: Tensor) -> Tensor:
-        """Jᵀu."""
-        self._map.gradients += 1
-        parts = [pull(v) for pull, v in zip(self._pull, u.split(self._sizes), strict=True)]
-        return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
-
-    def gram(self, u: Tensor) -> Tensor:
-        """JJᵀu."""
-        v = self.back(u)
-        self._map.gradients += 1
-        found = [
-            torch.func.jvp(lambda x, k=k: self._map.part(k, x), (self._w,), (v,))[1] for k in range(len(self._pull))
-        ]
-        return torch.cat(found)
-
-    def solve(self, residual: Tensor, damping: float) -> Tensor:
-        """Jᵀ(JJᵀ + μ)⁻¹ F by conjugate gradients, for μ relative to the largest eigenvalue."""
-        mu, u, rest = damping * self.top, torch.zeros_like(residual), residual.clone()
-        along, size = rest.clone(), float(rest @ rest)
-        goal = _SOLVE_TO**2 * size
-        for _ in range(_SOLVE_STEPS):
-            if size <= goal:
-                break
-            product = self.gram(along).add_(along, alpha=mu)
-            share = size / float(along @ product)
-            u.add_(along, alpha=share)
-            rest.sub_(product, alpha=share)
-            last, size = size, float(rest @ rest)
-            along = rest + (size / last) * along
-        return self.back(u)
-
-    def rank(self, cut: float, band: float, random: Random) -> tuple[float, float]:
-        """Weight of the spectrum above `cut`, from Lanczos steps on random vectors, and its statistical error."""
-        rows = self._map.rows
-        if not self.top > 0:
-            return 0.0, 0.0
-        shares = [self._weight(random(rows), cut) for _ in range(_PROBES)]
-        share = sum(shares) / _PROBES
-        return rows * share, math.sqrt(max(2 * rows * share * (1 - share), 0.0) / _PROBES)
-
-    def _weight(self, u: Tensor, cut: float) -> float:
-        """The share of ‖u‖² in eigenvectors of JJᵀ with eigenvalues above cut² times the largest."""
-        diagonal: list[float] = []
-        beside: list[float] = []
-        before, now, last = torch.zeros_like(u), u / u.norm(), math.nan
-        for step in range(1, _LANCZOS + 1):
-            product = self.gram(now)
-            diagonal.append(float(product @ now))
-            product.sub_(now, alpha=diagonal[-1])
-            if beside:
-                product.sub_(before, alpha=beside[-1])
-            size = float(product.norm())
-            done = size <= 1e-12 * self.top
-            if done or step % _CHECK == 0:
-                share = _above(diagonal, beside, cut)
-                if done or abs(share - last) <= _SETTLED * share:
-                    return share
-                last = share
-            beside.append(size)
-            before, now = now, product / size
-        return last
+    def rank(self, cut: float, band: float, random: Random | None = None) -> tuple[float, float]:
+        """Singular values above a gap near `cut` times the largest, and how far that is uncertain."""
+        if self.gram.is_cuda and len(self.gram) > _SLOW_EIGEN:
+            return _smoothly_counted(self.gram, cut, band)
+        values = torch.linalg.eigvalsh(self.gram).clamp(min=0).sqrt().flip(0).cpu()
+        # What rounding leaves of zero in a product of J with itself.
+        floor = 3 * math.sqrt(len(values) * torch.finfo(values.dtype).eps)
+        found = counted(values, cut, band, floor)
+        smallest = float(values[int(found[0]) - 1] / values[0]) if found[0] else 1.0
+        if not self.tall and (found[1] or smallest < _SURE * floor):
+            values = torch.linalg.svdvals(torch.linalg.qr(self.rows.T, mode="r").R).cpu()
+            found = counted(values, cut, band, cut * _NOISE)
+        return found
 
 
-def _above(diagonal: list[float], beside: list[float], cut: float) -> float:
-    """Weight of Ritz values above cut² times the largest: squares of the first entries of the eigenvectors."""
-    matrix = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
-    matrix += torch.diag(torch.tensor(beside, dtype=torch.float64), 1) if beside else 0.0
-    matrix += torch.diag(torch.tensor(beside, dtype=torch.float64), -1) if beside else 0.0
-    values, axes = torch.linalg.eigh(matrix)
-    return float(axes[0].square()[values > cut**2 * float(values[-1])].sum())
+def _pushed(function: Callable[[Tensor], Tensor], w: Tensor, step: Tensor) -> Tensor:
+    try:
+        return torch.func.jvp(function, (w,), (step,))[1].detach()
+    except Exception:  # an operation without a forward derivative: uᵀJ is linear in u and has the derivative J in it
+        with torch.enable_grad():
+            free = w.detach().clone().requires_grad_()
+            value = function(free)
+            weights = torch.zeros_like(value, requires_grad=True)
+            (pulled,) = torch.autograd.grad(value, free, weights, create_graph=True)
+            return torch.autograd.grad(pulled @ step, weights)[0]
+
+
+def dense_rows(land: Landscape) -> int:
+    """The most rows of J for which matrices are affordable."""
+    if land.device.type == "cpu":
+        entries, side = _ENTRIES, _SIDE
+    elif land.device.type == "cuda":
+        free = torch.cuda.mem_get_info(land.device)[0]
+        # J beside the rows that are being made, and JJᵀ beside its factor and a copy.
+        entries = int(_SHARE * free / 8 / 1.5)
+        side = min(_SIDE_CUDA, int((_SHARE * free / 8 / 3) ** 0.5))
+    else:
+        return 0
+    return 1 << 40 if land.dim <= side else min(side, entries // land.dim)
+
+
+def counted(values: Tensor, cut: float, band: float, floor: float) -> tuple[float, float]:
+    """How many of descending singular values stand above a gap near `cut` times the first, and the doubt in that.
+
+    The gap is a factor of ten or more, with nothing below it but what rounding leaves: a tenth of the cut at most.
+    Without one these are the number above the cut, and half of how many are within a factor `band` of it.
+
+    Args:
+        values: Singular values, descending.
+        cut: Relative to the first.
+        band: What counts as near, as a factor.
+        floor: Below this, relative to the first, values are not told from zero.
+
+    Example:
+        >>> counted(torch.tensor([1.0, 0.1, 1e-4, 1e-9]), 1e-5, 10.0, 1e-7)
+        (3.0, 0.0)
+        >>> counted(torch.tensor([1.0, 2e-5, 7e-6, 1e-6, 2e-7]), 1e-5, 10.0, 1e-7)
+        (2.0, 1.0)
+    """
+    top = float(values[0]) if len(values) else 0.0
+    if not top > 0:
+        return 0.0, 0.0
+    padded = torch.cat([values / top, values.new_zeros(1)]).clamp(min=floor)
+    empty = padded[1:] <= max(cut / 10, 1.001 * floor)
+    gaps = torch.where(empty, padded[:-1] / padded[1:], torch.zeros_like(padded[1:]))
+    best = int(gaps.argmax())
+    if float(gaps[best]) >= _GAP:
+        return float(best + 1), 0.0
+    low, found, high = (int((padded > max(cut * f, 1.001 * floor)).sum()) for f in (band, 1.0, 1 / band))
+    return float(found), (high - low) / 2
+
+
+def _smoothly_counted(gram: Tensor, cut: float, band: float) -> tuple[float, float]:
+    """The same by Σ λ/(λ + μ) for μ = cut² times the largest: a Cholesky factor and its inverse."""
+    top, size = _largest(gram), len(gram)
+    if not top > 0:
+        return 0.0, 0.0
+    found = []
+    for f in (band, 1.0, 1 / band):
+        damped = gram.clone()
+        mu = (cut * f) ** 2 * top
+        damped.diagonal().add_(mu)
+        factor, failed = torch.linalg.cholesky_ex(damped)
+        if int(failed):
+            raise torch.linalg.LinAlgError("expected a positive definite matrix, got none")
+        # In place: the identity is overwritten by the inverse of the factor.
+        whole = torch.eye(size, dtype=gram.dtype, device=gram.device)
+        inverse = torch.linalg.solve_triangular(factor, whole, upper=False, out=damped)
+        found.append(size - mu * float(inverse.square_().sum()))
+    return float(round(found[1])), (found[2] - found[0]) / 2
+
+
+def _largest(gram: Tensor) -> float:
+    """The largest eigenvalue, by power iteration."""
+    if not len(gram):
+        return 0.0
+    start = gram.diagonal().abs().sqrt() + 1e-3 * gram.diagonal().abs().max().sqrt()
+    signs = torch.where(gram[int(gram.diagonal().argmax())] < 0, -1.0, 1.0).to(gram.dtype)
+    u, size = start * signs, 0.0
+    for _ in range(_POWER):
+        length = float(u.norm())
+        if not length > 0 or not math.isfinite(length):
+            break
+        u = gram @ (u / length)
+        size = float(u.norm())
+    return size
+
+
+def _outer(rows: Tensor) -> Tensor:
+    """A Aᵀ, each pair of blocks once."""
+    size = len(rows)
+    if size <= 2 * _BLOCK or rows.is_cuda:
+        return rows @ rows.T
+    gram = rows.new_empty(size, size)
+    for start in range(0, size, _BLOCK):
+        stop = min(size, start + _BLOCK)
+        torch.mm(rows[start:stop], rows[:stop].T, out=gram[start:stop, :stop])
+        gram[:start, start:stop] = gram[start:stop, :start].T
+    return gram

@@ -27,17 +27,26 @@ from crunode.core.landscape import Landscape
 from crunode.core.progress import Progress
 from crunode.core.rng import derived_seed, preserved_rng
 from crunode.curvature.jacobian import Evaluation, NoOutputs
-from crunode.curvature.outputs import DenseMap, KrylovMap, OutputMap
+from crunode.curvature.krylov import KrylovMap
+from crunode.curvature.outputs import DenseMap, OutputMap, Random, dense_rows
 from crunode.errors import InputError
 
 __all__ = ["Valley", "valley"]
 
 # Relative singular values above this count: below, weights rounded to single precision are not told from zero.
-_CUT, _BAND = 1e-5, 3.0
+_CUT, _BAND = 1e-5, 10.0
 # A residual that rounding to single precision may leave.
 _ROUNDED = 1e-6
-_STEPS = 40
-_ALONG, _CURVED = 1e-4, 0.1
+# An error of the rank that leaves it useful; how often to halve the distance of the point of least rank.
+_CLEAR, _HALVINGS = 0.01, 3
+# Other examples to check by, at least.
+_OTHERS = 64
+_STEPS, _RETRIES, _CHORDS = 40, 4, 4
+_DAMPING = 1e-2
+# What a residual may grow by, and what it has to fall to: over a few steps, and in one by the same matrices.
+_GROWTH, _SLOW, _WORTH = 3.0, 0.8, 0.3
+# Steps along the kernel, relative to the weights, and the largest correction they may need.
+_ALONG, _CURVED = (1e-4, 1e-5, 1e-6), 0.1
 
 
 @dataclass(frozen=True)
@@ -46,7 +55,7 @@ class Valley:
 
     Attributes:
         here: Rank at the point itself.
-        ranks: Ranks at smooth points of the valley near it.
+        ranks: Ranks at smooth points of the valley near it; empty where none was found.
         errors: How far each is uncertain: singular values near the limit, random probes.
         distances: How far these points are, relative to the size of the weights.
         examples: Examples used.
@@ -73,7 +82,12 @@ class Valley:
 
 
 def valley(
-    land: Landscape, *, around: Sequence[float] = (0.03, 0.1), starts: int = 3, seed: int = 0, krylov: bool | None = None
+    land: Landscape,
+    *,
+    around: Sequence[float] = (0.03, 0.1),
+    starts: int = 3,
+    seed: int = 0,
+    krylov: bool | None = None,
 ) -> Valley | None:
     """Ranks of the Jacobian at the center and at smooth points of the valley around it.
 
@@ -85,7 +99,7 @@ def valley(
         krylov: Without dense matrices; None decides by their size.
 
     Returns:
-        The ranks; None where outputs cannot be seen, the rank cannot be told from the rows, or nothing converged.
+        The ranks; None where outputs cannot be seen in double precision, or do not fit the memory.
 
     Example:
         >>> from torch import nn
@@ -105,92 +119,220 @@ def valley(
     try:
         with preserved_rng():
             return _look(land, seen, around, starts, seed, krylov)
-    except (NoOutputs, InputError, torch.linalg.LinAlgError):
+    except (NoOutputs, InputError, RuntimeError):  # no memory, a derivative that is not implemented
         return None
 
 
 def _look(
     land: Landscape, seen: Evaluation, around: Sequence[float], starts: int, seed: int, krylov: bool | None
-) -> Valley | None:
+) -> Valley:
     scale = max(float(seen.center.square().mean().sqrt()), 0.1)
     generator = torch.Generator().manual_seed(derived_seed(seed, 66))
 
     def random(size: int) -> Tensor:
         return torch.randn(size, generator=generator, dtype=torch.float64).to(land.device)
 
-    outputs = _enough_rows(land, seen, seen.center + max(around) * scale * random(land.dim), seed, krylov)
-    here, _ = outputs.at(seen.center).rank(_CUT, _BAND, random)
-    ranks, errors, distances = [], [], []
-    with Progress(len(around) * starts, "points of the valley") as bar:
-        for share in around:
-            for _ in range(starts):
-                point = _closed(outputs, seen.center + share * scale * random(land.dim))
-                if point is not None and _is_smooth(outputs, point, scale * random(land.dim)):
-                    rank, error = outputs.at(point).rank(_CUT, _BAND, random)
-                    ranks.append(rank)
-                    errors.append(error)
-                    distances.append(float((point - seen.center).norm()) / (scale * land.dim**0.5))
+    order = torch.randperm(land.data.rows, generator=torch.Generator().manual_seed(derived_seed(seed, 67)))
+    generic = seen.center + max(around) * scale * random(land.dim)
+    rows = _enough_rows(land, seen, generic, order, random, krylov)
+    outputs = rows.outputs
+    here, doubt = outputs.at(seen.center).rank(_CUT, _BAND, random)
+    found = [_Smooth(here, doubt, 0.0, seen.center)]
+    if abs(rows.rank - here) > 0.5 or max(doubt, rows.doubt) > 0.5:
+        # Otherwise the rank is the largest there is and constant around the center, which is a smooth point.
+        walk = _Walk(land, rows, here, scale, random)
+        shares = [(a, k) for a in sorted(around) for k in range(starts)]
+        with Progress(len(shares), "points of the valley") as bar:
+            for share, k in shares:
+                if walk.start(share, uneven=bool(k % 2)):
+                    break
                 bar.advance(1)
+        walk.approach()
+        found = walk.found
     return Valley(
         here,
-        tuple(ranks),
-        tuple(errors),
-        tuple(distances),
+        tuple(s.rank for s in found),
+        tuple(s.error for s in found),
+        tuple(s.distance for s in found),
         outputs.examples,
         outputs.rows,
-        outputs.gradients,
+        rows.gradients + outputs.gradients,
         outputs.method,
     )
 
 
+@dataclass
+class _Rows:
+    """The outputs to look at, others to check them by, and the rank of J at a generic point."""
+
+    outputs: OutputMap
+    others: OutputMap | None
+    rank: float
+    doubt: float
+    gradients: int
+
+
 def _enough_rows(
-    land: Landscape, seen: Evaluation, generic: Tensor, seed: int, krylov: bool | None
-) -> OutputMap:
+    land: Landscape, seen: Evaluation, generic: Tensor, order: Tensor, random: Random, krylov: bool | None
+) -> _Rows:
     """The outputs on as few examples as show the whole rank at a generic point."""
     width, count = seen.outputs_per_example(), land.data.rows
-    order = torch.randperm(count, generator=torch.Generator().manual_seed(derived_seed(seed, 67)))
-    examples, last = min(count, max(2, math.ceil(64 / width))), None
-    while True:
-        chosen = order[:examples].sort().values
-        dense = DenseMap.fits(examples * width, land) if krylov is None else not krylov
-        outputs = (DenseMap if dense else KrylovMap)(seen, chosen)
-        generator = torch.Generator().manual_seed(derived_seed(seed, 68))
-        found, error = outputs.at(generic).rank(
-            _CUT, _BAND, lambda size, g=generator: torch.randn(size, generator=g, dtype=torch.float64).to(land.device)
-        )
-        if last is not None and abs(found - last[1]) <= max(2 * error, 0.5):
-            return last[0]
-        if examples == count or found >= land.dim:
-            return outputs
-        examples, last = min(count, 2 * examples), (outputs, found)
+    most = dense_rows(land) if krylov is None else 0 if krylov else 1 << 40
+    step, spent = random(land.dim), 0
+
+    def chosen(examples: int) -> tuple[OutputMap, OutputMap | None, bool]:
+        """Outputs on that many examples, on others, and whether the others show nothing more."""
+        nonlocal spent
+        outputs = (DenseMap if examples * width <= most else KrylovMap)(seen, order[:examples].sort().values)
+        more = order[examples : examples + max(examples, _OTHERS)]
+        if not len(more):
+            return outputs, None, True
+        others = OutputMap(seen, more.sort().values)
+        linear = outputs.at(generic)
+        rest = linear.kernel(step)
+        unseen = float(others.pushed(generic, rest).norm()) if float(rest.norm()) > 1e-6 * float(step.norm()) else 0.0
+        spent += outputs.gradients + others.gradients * others.examples // outputs.examples
+        outputs.gradients = others.gradients = 0
+        size = math.sqrt(linear.top * others.rows / outputs.rows) * float(rest.norm())
+        return outputs, others, unseen <= _ROUNDED * size
+
+    examples, low = min(count, max(2, math.ceil(64 / width))), 0
+    outputs, others, enough = chosen(examples)
+    while not enough:
+        low, examples = examples, min(count, 2 * examples)
+        outputs, others, enough = chosen(examples)
+    rank, doubt = outputs.at(generic).rank(_CUT, _BAND, random)
+    # Fewer, down to as many rows as the rank.
+    low = max(low, math.ceil((rank - 2 * doubt) / width) - 1)
+    middle = low + 1
+    while outputs.method == "dense" and examples - low > max(1, examples // 16):
+        fewer = chosen(middle)
+        if fewer[2]:
+            (outputs, others, _), examples = fewer, middle
+        else:
+            low = middle
+        middle = (low + examples) // 2
+    return _Rows(outputs, others, rank, doubt, spent)
+
+
+class _Walk:
+    """From random points around the center to smooth points of the valley."""
+
+    def __init__(self, land: Landscape, rows: _Rows, here: float, scale: float, random: Random) -> None:
+        self._rows, self._here, self._random = rows, here, random
+        self._center, self._unit = rows.outputs.seen.center, scale * land.dim**0.5
+        self._tensors = [math.prod(shape) for shape in land.packing.shapes]
+        self.found: list[_Smooth] = []
+
+    def start(self, share: float, uneven: bool) -> bool:
+        """Look from a random point at this distance; True where no piece of the valley has a smaller rank."""
+        step = self._random(len(self._center))
+        if uneven:  # some tensors of weights more than others: other pieces are met
+            factors = self._random(len(self._tensors)).exp()
+            step = torch.cat([t * f for t, f in zip(step.split(self._tensors), factors, strict=True)])
+        smooth = self._smooth(self._center + step * (share * self._unit / step.norm()))
+        if smooth is not None:
+            self.found.append(smooth)
+        return smooth is not None and smooth.clear and abs(smooth.rank - self._here) <= 0.5
+
+    def _smooth(self, point: Tensor) -> _Smooth | None:
+        closed = _closed(self._rows.outputs, point)
+        step = self._random(len(point))
+        if closed is None or not _is_smooth(self._rows, closed, step * (self._unit / step.norm())):
+            return None
+        rank, error = self._rows.outputs.at(closed).rank(_CUT, _BAND, self._random)
+        if rank < self._here - max(2 * error, 0.5):
+            return None  # too far: nowhere near the center the rank is less than there
+        return _Smooth(rank, error, float((closed - self._center).norm()) / self._unit, closed)
+
+    def approach(self) -> None:
+        """Follow the piece of least rank towards the center, and give it up where it does not lead there."""
+        clear = [s for s in self.found if s.clear]
+        if clear:
+            self.found = clear
+        for _ in range(_HALVINGS if clear else 0):
+            least = min(self.found, key=lambda s: s.rank)
+            nearer = self._smooth(self._center + (least.point - self._center) / 2)
+            if nearer is None or not nearer.clear or nearer.rank < least.rank + 0.5:
+                return  # a rank that is less is one that is lost in rounding
+            self.found = [nearer if s is least else s for s in self.found]
+
+
+@dataclass
+class _Smooth:
+    rank: float
+    error: float
+    distance: float
+    point: Tensor
+
+    @property
+    def clear(self) -> bool:
+        return self.error <= max(0.5, _CLEAR * self.rank)
 
 
 def _closed(outputs: OutputMap, point: Tensor) -> Tensor | None:
     """The point of the valley that damped Gauss-Newton steps lead to; None when they do not arrive."""
-    center, last = outputs.seen.center, math.inf
-    for step in range(_STEPS):
-        residual = outputs.residual(point)
-        size = float(residual.norm())
+    center, residual = outputs.seen.center, outputs.residual(point)
+    sizes = [float(residual.norm())]
+    for _ in range(_STEPS):
         linear = outputs.at(point)
-        away = size / (math.sqrt(linear.top) * float((point - center).norm()) + 1e-300)
+        away = sizes[-1] / (math.sqrt(linear.top) * float((point - center).norm()) + 1e-300)
         if not math.isfinite(away):
             return None
         if away <= outputs.resolution:
             return point
-        if step > 4 and size > 0.8 * last:  # rounded weights have no valley in the strict sense
+        if len(sizes) > 5 and sizes[-1] > _SLOW * max(
+            sizes[-4:-1]
+        ):  # rounded weights have no valley in the strict sense
             return point if away <= _ROUNDED else None
-        last = size
         # The damping keeps the first steps short, where the valley is curved, and goes away with the residual.
-        point = point - linear.solve(residual, max(1e-2 * away**1.5, 1e-12))
-    return point if away <= _ROUNDED else None
+        damping = max(_DAMPING * away**1.5, 1e-12)
+        for _ in range(_RETRIES):
+            trial = point - linear.solve(residual, damping)
+            there = outputs.residual(trial)
+            if float(there.norm()) <= _GROWTH * max(sizes[-3:]):
+                break
+            damping *= 30
+        else:
+            return None
+        # More steps by the same matrices, for as long as they bring much.
+        for _ in range(_CHORDS):
+            further = trial - linear.solve(there, damping)
+            left = outputs.residual(further)
+            if not float(left.norm()) <= _WORTH * float(there.norm()):
+                break
+            trial, there = further, left
+        point, residual = trial, there
+        sizes.append(float(residual.norm()))
+    return None
 
 
-def _is_smooth(outputs: OutputMap, point: Tensor, step: Tensor) -> bool:
+def _is_smooth(rows: _Rows, point: Tensor, step: Tensor) -> bool:
     """Whether a step along the kernel of J has to be corrected only to second order to be in the valley again."""
-    if outputs.method != "dense":
-        return True
+    outputs = rows.outputs
     linear = outputs.at(point)
-    along = step - linear.solve(linear.jacobian @ step, 1e-12)
-    along = along * (_ALONG * float(step.norm()) / max(float(along.norm()), 1e-300))
-    again = _closed(outputs, point + along)
-    return again is not None and float((again - point - along).norm()) <= _CURVED * float(along.norm())
+    rest = linear.kernel(step)
+    if not float(rest.norm()) > 1e-6 * float(step.norm()):
+        return True
+    start = outputs.residual(point)
+    for share in _ALONG:
+        along = rest * (share * float(step.norm()) / float(rest.norm()))
+        again = point + along
+        for _ in range(_CHORDS):
+            again = again - linear.solve(outputs.residual(again) - start, 1e-12)
+        moved, size = float((again - point - along).norm()), float(along.norm())
+        allowed = max(_ROUNDED, _CURVED * share) * math.sqrt(linear.top) * size
+        closed = float((outputs.residual(again) - start).norm()) <= allowed
+        if closed and moved <= _CURVED * size and _agrees(rows, point, again, allowed):
+            return True
+    return False
+
+
+def _agrees(rows: _Rows, point: Tensor, again: Tensor, allowed: float) -> bool:
+    """Whether other examples are predicted as at the center too, at both points."""
+    if rows.others is None:
+        return True
+    limit = math.sqrt(rows.outputs.at(point).top * rows.others.rows / rows.outputs.rows)
+    there, further = rows.others.residual(point), rows.others.residual(again)
+    away = float((point - rows.outputs.seen.center).norm())
+    return float(there.norm()) <= 10 * _ROUNDED * limit * away and float((further - there).norm()) <= 10 * allowed
