@@ -27,8 +27,8 @@ import models
 
 from crunode.core.landscape import Landscape
 from crunode.core.rng import BLOCK
-from crunode.sampling.engine import split_chains
 from crunode.sampling.group import Group, run_group
+from crunode.sampling.layout import split_chains
 from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.stochastic import SGLD
 

@@ -25,8 +25,8 @@ from torch import nn
 
 from crunode.core.landscape import Landscape
 from crunode.core.result import provenance
-from crunode.sampling.engine import split_chains
 from crunode.sampling.group import Group, run_group
+from crunode.sampling.layout import split_chains
 from crunode.sampling.metropolis import MALA
 from crunode.sampling.posterior import Gaussian, Posterior, Rung
 from crunode.sampling.stochastic import SGLD

@@ -134,8 +134,8 @@ _KINDS = [
         "a smooth point of the valley",
         "info",
         "Without label noise the loss is least on a whole valley of weights, and the center is a smooth point of it: "
-        "the Jacobian of parameters to outputs has the same rank there and at points of the valley around it. The learning "
-        "coefficient is then half that rank, which is the value; the chains are there to look after it.",
+        "the Jacobian of parameters to outputs has the same rank there and at points of the valley around it. The "
+        "learning coefficient is then half that rank, which is the value; the chains are there to look after it.",
         "Nothing; for what chains with a weak prior drift to, ask for target='basin'.",
     ),
     FindingKind(
@@ -143,9 +143,9 @@ _KINDS = [
         "the valley's limit",
         "warning",
         "Without label noise the loss is least on a whole valley of weights, in which the chains did not get around. "
-        "The value is half the rank of the Jacobian at smooth points of the valley near the center: an upper bound, which "
-        "is the learning coefficient where the pieces of the valley cross mildly, as in deep linear networks. Half the "
-        "way to what the chains saw is in the systematic error.",
+        "The value is half the rank of the Jacobian at smooth points of the valley near the center: an upper bound, "
+        "which is the learning coefficient where the pieces of the valley cross mildly, as in deep linear networks. "
+        "Half the way to what the chains saw is in the systematic error.",
         "Raise draws and warmup if the limit is in doubt.",
     ),
     FindingKind(
@@ -190,7 +190,8 @@ _KINDS = [
         "depends on the precision",
         "warning",
         "The estimate moves by more than a tenth, and by more than its noise, when the precision of the prior is "
-        "halved or doubled: the prior holds directions that the loss does not. How far it moves is in the systematic error.",
+        "halved or doubled: the prior holds directions that the loss does not. How far it moves is in the systematic "
+        "error.",
         "Compare estimates only at equal precision, or read the value extrapolated over a ladder of nbeta.",
     ),
     FindingKind(

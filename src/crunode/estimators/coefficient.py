@@ -25,9 +25,9 @@ from crunode.sampling.thinning import thinned
 __all__ = ["llc"]
 
 _TARGETS = ("local", "basin")
-# Warm-up and draws beside a limit that the valley gives. Losses of a posterior with coefficient λ scatter by λ^-1/2 of
-# their mean, so that few draws tell a large one.
-_WARMUP_BESIDE, _FEWEST_DRAWS, _MOST_DRAWS = 100, 100, 500
+# Losses of a posterior with coefficient λ scatter by λ^-1/2 of their mean, so that few draws tell a large one. Chains
+# beside a limit that is as good as the answer shall not cost more than it.
+_LARGE, _BUDGET_BESIDE = 100.0, 30_000
 
 
 def llc(
@@ -120,10 +120,11 @@ def llc(
     limit = valley_limit(land, target, seed=seed) if automatic else None
     part = thinned(land, seed=seed) if automatic else None
     land = land if part is None else part
-    if limit is not None and budget is None:
-        draws, warmup = draws or _draws_beside(limit), _WARMUP_BESIDE if warmup is None else warmup
     posterior = Posterior(land, nbeta, Gaussian(precision))
-    options: dict[str, Any] = {"chains": chains, "draws": draws, "warmup": warmup, "budget": budget, "seed": seed}
+    options: dict[str, Any] = {"chains": chains, "draws": draws, "warmup": warmup, "budget": budget}
+    if limit is not None and all(value is None for value in options.values()):
+        options = _lengths_beside(limit)
+    options["seed"] = seed
     try:
         drawn = sample(posterior, kernel, store=store, executor=executor, layout=layout, **options)
     except EstimationError as error:
@@ -152,9 +153,12 @@ def llc(
     return _announce(estimate)
 
 
-def _draws_beside(limit: Limit) -> int:
-    needed = 10_000 / max(limit.value, 1.0)
-    return _FEWEST_DRAWS if limit.smooth else int(min(max(needed, _FEWEST_DRAWS), _MOST_DRAWS))
+def _lengths_beside(limit: Limit) -> dict[str, Any]:
+    """Few chains where the valley gives the answer, or where each draw tells a large coefficient well."""
+    if limit.smooth or limit.value >= _LARGE:
+        return {"chains": 2, "draws": 100, "warmup": 50, "budget": _BUDGET_BESIDE}
+    draws = int(min(max(100 * _LARGE / limit.value, 100), 500))
+    return {"chains": None, "draws": draws, "warmup": 100, "budget": None}
 
 
 def _landscape(model: Any, data: Any, loss: Any, options: dict[str, Any]) -> Landscape:

@@ -23,7 +23,7 @@ from crunode.core.result import Estimate, provenance
 from crunode.errors import DiagnosticWarning, EstimationError, InputError, StoreError, StoreMismatch
 from crunode.estimators.coefficient import llc
 from crunode.estimators.sweep_result import Cell, Sweep
-from crunode.sampling.engine import choose_layout
+from crunode.sampling.layout import choose_layout
 from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.run import kernel_spec
 from crunode.sampling.stochastic import SGLD

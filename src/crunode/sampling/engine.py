@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import itertools
-import math
-import time
-import warnings
 from collections.abc import Sequence
 
 import torch
@@ -17,11 +13,7 @@ from crunode.core.rng import BatchStream
 from crunode.sampling.evaluate import Evaluator, feature_major, flatten, is_narrow
 from crunode.sampling.posterior import Posterior
 
-__all__ = ["Engine", "choose_layout", "split_chains"]
-
-# Bytes of a step that are best worked on at a time: several times a processor's second-level cache. Below, chains share
-# the overhead of fewer operations; above, each operation finds what the last one left in slower memory.
-_AT_A_TIME = 12e6
+__all__ = ["Engine"]
 
 
 class Engine:
@@ -184,70 +176,3 @@ class _Gather:
         source, into = self._into[k, columns]
         torch.index_select(source, int(columns), index, out=into)
         return into.view(-1, *shape).movedim(0, -1) if columns else into.view(*shape, *tensor.shape[1:])
-
-
-def choose_layout(land: Landscape, chains: int, batch: int | None) -> tuple[str, str]:
-    """Pick a layout by memory and by timing one gradient each way; returns (layout, why).
-
-    Batching pays on small models, where it spares the overhead of a call per chain. It does not where an operation
-    has no batching rule (attention on CPUs) or a slow one (convolutions over per-chain weights on CPUs).
-    """
-    if not land.data.stacked:
-        return "sequential", "batches have unlike shapes"
-    if chains == 1:
-        return "sequential", "one chain"
-    chains_then = len(split_chains(land, range(chains), batch)[0])
-    rows = min(batch or land.chunk_rows(chains_then), land.data.rows)
-    need = 4.0 * chains_then * (8 * land.dim + 4 * rows * land.activations)
-    free = torch.cuda.mem_get_info(land.device)[0] if land.device.type == "cuda" else 4e9
-    if need > 0.8 * free:
-        return "sequential", f"batched would need about {need / 1e9:.1f} GB"
-    try:
-        with warnings.catch_warnings():
-            warnings.simplefilter("error")
-            batched = chains * _trial(land, chains_then, rows, shared=batch is None) / chains_then
-    except Exception as error:
-        return (
-            "sequential",
-            f"the model does not batch ({type(error).__name__}: {str(error).splitlines()[0][:100]})",
-        )
-    single = chains * _trial(land, 1, rows, shared=batch is None)
-    if batched > single:
-        return "sequential", f"faster in a trial: {single:.2g} s a step against {batched:.2g} s batched"
-    return "batched", f"faster in a trial: {batched:.2g} s a step against {single:.2g} s one by one"
-
-
-def split_chains(land: Landscape, chains: Sequence[int], batch: int | None, workers: int = 1) -> list[list[int]]:
-    """Chains in groups to be batched, of nearly equal size: at least one for each worker.
-
-    With minibatches on a CPU, a group is no larger than what caches hold of a step, but of two chains or more.
-    """
-    parts = workers = min(workers, len(chains))
-    if batch is not None and batch < land.data.rows and land.device.type == "cpu":
-        size = 4 * (4 * land.dim + 3 * batch * land.activations)
-        most = max(2, int(_AT_A_TIME * torch.get_num_threads() / size))
-        parts = max(1, min(-(-len(chains) // (most * workers)), len(chains) // (2 * workers))) * workers
-    ends = [len(chains) * k // parts for k in range(parts + 1)]
-    return [list(chains[start:end]) for start, end in itertools.pairwise(ends)]
-
-
-def _trial(land: Landscape, chains: int, rows: int, *, shared: bool) -> float:
-    """Seconds that a gradient of all chains takes: the better one of two calls after one to warm up."""
-    layout = "batched" if chains > 1 else "sequential"
-    unit = torch.ones_like(land.center[:1]).expand(chains)
-    evaluate = Evaluator(land, unit, layout, shared=shared, paired=False)
-    points = land.center.expand(chains, -1).clone() if chains > 1 else land.center
-    tensors = leaves(next(iter(land.data.passes(rows))))
-    if chains > 1 and not shared:
-        tensors = [t.expand(chains, *t.shape).clone() for t in tensors]
-    best = math.inf
-    with torch.no_grad():
-        if evaluate.prepare(points, tensors):
-            tensors = [feature_major(t, evaluate.row_axis) for t in tensors]
-        for _ in range(3):
-            start = time.perf_counter()
-            evaluate(points, tensors)
-            if land.device.type == "cuda":
-                torch.cuda.synchronize(land.device)
-            best = min(best, time.perf_counter() - start)
-    return best

@@ -15,8 +15,8 @@ from crunode.core.execute import Executor, Serial
 from crunode.core.result import Draws, Finding, provenance
 from crunode.core.store import RunStore
 from crunode.errors import EstimationError, InputError, StoreMismatch
-from crunode.sampling.engine import choose_layout, split_chains
 from crunode.sampling.group import Group, Observable, Outcome, run_group
+from crunode.sampling.layout import check_memory, choose_layout, split_chains, step_memory
 from crunode.sampling.posterior import Flat, Posterior
 from crunode.sampling.tuning import Plan, tune
 
@@ -137,7 +137,8 @@ def sample(
         )
         for index, members in enumerate(groups)
     ]
-    spec["layout"] = chosen
+    most = max(map(len, groups))
+    spec |= {"layout": chosen, "memory": step_memory(land, most, getattr(kernel, "batch", None))}
     if handle is None:
         return _collect(list(executor.map(run_group, jobs)), spec, plan, None)
     if handle.status == "complete":
@@ -187,6 +188,7 @@ def _groups(
 ) -> tuple[list[list[int]], dict[str, str]]:
     why = "asked for"
     workers = min(int(getattr(executor, "workers", 1) or 1), len(ids))
+    check_memory(posterior.landscape, getattr(kernel, "batch", None))
     if layout is None:
         layout, why = choose_layout(posterior.landscape, -(-len(ids) // workers), getattr(kernel, "batch", None))
     if layout == "sequential":

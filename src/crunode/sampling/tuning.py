@@ -15,7 +15,7 @@ from crunode.core.landscape import Landscape
 from crunode.core.result import Finding
 from crunode.core.rng import derived_seed, preserved_rng
 from crunode.errors import InputError
-from crunode.sampling.engine import choose_layout
+from crunode.sampling.layout import choose_layout
 from crunode.sampling.metropolis import HMC, MALA
 from crunode.sampling.pilot import Pilot, pilot
 from crunode.sampling.posterior import Flat, Gaussian, Posterior, Rung, wbic_nbeta
