@@ -10,6 +10,7 @@ import numpy as np
 from crunode.core.result import Draws, Estimate, Finding
 from crunode.estimators.extrapolate import Extrapolation, extrapolate, growth
 from crunode.estimators.limits import Limit
+from crunode.estimators.richardson import remove_step_bias, step_terms, without_step_bias
 from crunode.sampling.diagnostics import drift, ess, mcse_mean, split_rhat
 
 __all__ = ["estimate_from", "failed_estimate"]
@@ -23,6 +24,9 @@ _GROWTH_LIMIT = 1.15
 _SENSITIVE = 0.1
 # A rank is a whole number: half of it is wrong by a half or not at all.
 _HALF_STEP = 0.25
+# A limit that all points agree on still is not known better than this.
+_CERTAIN = 0.005
+_SHARP = 0.05
 _ABOUT_CHAINS = ("MC201", "MC202", "MC203")
 
 Level = dict[str, float]
@@ -57,14 +61,15 @@ def estimate_from(draws: Draws, findings: tuple[Finding, ...] = ()) -> Estimate:
     if not np.isfinite(draws.arrays["excess"]).all() or draws.draws == 0:
         return failed_estimate(draws, findings)
     levels = draws.levels()
-    rows = [_level(draws, t) for t in levels]
+    removed = remove_step_bias(draws)
+    rows = without_step_bias([_level(draws, t) for t in levels], removed)
     n, dim = draws.spec["n"], draws.spec["dim"]
     wbic = n / math.log(max(n, 3))
     nearest = min(rows, key=lambda r: abs(math.log(r["nbeta"] / wbic)))
     limit = Limit.from_summary(draws.spec.get("limit"))
     found = _Answer(draws, rows, nearest, limit)
     found.answer()
-    terms = found.terms | _step_terms(draws, nearest["nbeta"])
+    terms = found.terms | step_terms(draws, nearest["nbeta"], removed)
     total = math.hypot(*terms.values()) if terms else 0.0
     seen = [*found.findings, *_findings(draws, rows, nearest, found.value, math.hypot(found.se, total), terms, dim)]
     if found.by_valley:
@@ -86,6 +91,7 @@ def estimate_from(draws: Draws, findings: tuple[Finding, ...] = ()) -> Estimate:
             "limit": draws.spec.get("limit"),
             "by_valley": found.by_valley,
             "precision": found.moves,
+            "step": None if removed is None else removed.summary(levels),
             "cost": _cost(draws, limit),
         },
         terms=terms,
@@ -139,11 +145,13 @@ class _Answer:
         errors = [r["se"] * float(np.clip(np.nan_to_num(r["spread_rhat"], nan=1.0), 1.0, 10.0)) for r in rows]
         n, kappa = self.draws.spec["n"], self.draws.spec["measures"].get("label_noise")
         noisy = kappa is None or kappa >= 0.25
-        within = None if limit is None or not mixed else (limit.value, limit.error)
+        # A limit that is known well is better than chains that have not met; one that is not is weighed against them.
+        sharp = limit is not None and (limit.smooth or limit.error <= _SHARP * limit.value)
+        within = None if limit is None or (sharp and not mixed) else (limit.value, max(limit.error, _CERTAIN * limit.value))
         fit = self.fit = extrapolate(levels, [r["value"] for r in rows], errors, n, noisy, limit=within)
         if limit is not None and _contradicted(limit, rows):
             limit = None
-        if limit is not None and (limit.smooth or not mixed):
+        if limit is not None and (limit.smooth or (sharp and not mixed)):
             self._take(limit, fit.value)
             return
         self.value, self.se, self.terms["temperature"] = fit.value, fit.se, fit.spread
@@ -191,7 +199,8 @@ def _precision_moves(draws: Draws, nearest: Level) -> dict[str, float] | None:
     rungs = [r for r in draws.spec.get("checks", ()) if r["role"] in ("half-precision", "double-precision")]
     if not rungs:
         return None
-    found: dict[str, float] = {"nbeta": rungs[0]["nbeta"], "value": nearest["value"], "se": nearest["se"]}
+    found: dict[str, float] = {"nbeta": rungs[0]["nbeta"], "se": nearest["se"]}
+    found["value"] = nearest.get("at_step", nearest["value"])  # the other precisions have no rungs at half the step
     for rung in rungs:
         scaled = rung["nbeta"] * draws.at(rung["nbeta"], rung["role"])["excess"].astype(np.float64)
         found[rung["role"].removesuffix("-precision")] = float(scaled.mean())
@@ -236,22 +245,6 @@ def _level(draws: Draws, nbeta: float) -> Level:
     if "accept" in arrays:
         row["accept"] = float(arrays["accept"].mean())
     return row
-
-
-def _step_terms(draws: Draws, nbeta: float) -> dict[str, float]:
-    """Predicted excess from the finite step and from minibatch noise of an unadjusted Langevin kernel.
-
-    Around a quadratic minimum a step ε raises λ̂ by ε nβ Tr(H)/8, and minibatches of B examples by ε (nβ)² Tr(Σ)/(8B),
-    Σ being the covariance of single-example gradients.
-    """
-    measures, kernel, n = draws.spec["measures"], draws.spec["kernel"], draws.spec["n"]
-    if "gradient_noise" not in measures:
-        return {}
-    steps = kernel["step"] if isinstance(kernel["step"], list) else [kernel["step"]] * len(draws.spec["nbeta"])
-    step = steps[draws.spec["nbeta"].index(nbeta)]
-    batch = kernel["batch"]
-    heat = step * nbeta**2 * measures["gradient_noise"] / (8 * batch) if batch < n else 0.0
-    return {"discretisation": step * nbeta * abs(measures["curvature_trace"]) / 8, "heating": heat}
 
 
 def _findings(

@@ -10,6 +10,7 @@ from torch import Tensor
 from crunode.core.data import leaves
 from crunode.core.landscape import Landscape
 from crunode.core.rng import BatchStream
+from crunode.sampling.control import ControlledBatches
 from crunode.sampling.evaluate import Evaluator, feature_major, flatten, is_narrow
 from crunode.sampling.posterior import Posterior
 
@@ -32,6 +33,7 @@ class Engine:
         layout: "batched" (all chains as one `torch.func.vmap`) or "sequential" (a single chain, without it).
         compiled: Compile the gradient with `torch.compile`.
         overwrite: A gradient may be overwritten by the next one.
+        control: Take the noise that minibatch gradients have at the center away (see `ControlledBatches`).
     """
 
     def __init__(
@@ -46,6 +48,7 @@ class Engine:
         layout: str,
         compiled: bool = False,
         overwrite: bool = False,
+        control: bool = False,
     ) -> None:
         land = posterior.landscape
         self.land, self.layout = land, layout
@@ -59,9 +62,11 @@ class Engine:
         self.batch = None if batch is None or batch >= land.data.rows else batch
         self._base = land.losses() if land.pointwise else None
         size = self.batch if land.data.stacked else 1
-        self._batches = (
-            BatchStream(seed, chains, n=land.data.rows, batch=size, device=land.device) if self.batch and size else None
-        )
+        self._batches: BatchStream | ControlledBatches | None = None
+        if self.batch and size and control and land.data.stacked:
+            self._batches = ControlledBatches(land, seed, chains, size)
+        elif self.batch and size:
+            self._batches = BatchStream(seed, chains, n=land.data.rows, batch=size, device=land.device)
         paired, shared = self._base is not None and (land.data.stacked or self._batches is None), self._batches is None
         self._evaluate = Evaluator(
             land, self.nbeta, layout, shared=shared, paired=paired, compiled=compiled, overwrite=overwrite
@@ -86,7 +91,13 @@ class Engine:
         """(nβ∇L, excess) for positions `w` (chain, dim): gradients (chain, dim) and loss differences (chain,)."""
         point = w if self.layout == "batched" else w[0]
         gradient, excess = self._full(point) if self._batches is None else self._minibatch(point)
-        return (gradient, excess) if self.layout == "batched" else (gradient[None], excess[None])
+        if self.layout != "batched":
+            gradient, excess = gradient[None], excess[None]
+        if isinstance(self._batches, ControlledBatches):
+            correction = self._batches.correction(self._step)
+            gradient = gradient.addcmul_(correction, self.nbeta[:, None])
+            excess = excess + torch.linalg.vecdot(correction, self.offset(w))
+        return gradient, excess
 
     def __call__(self, w: Tensor) -> tuple[Tensor, Tensor]:
         """(∇U, excess) for positions `w` (chain, dim)."""

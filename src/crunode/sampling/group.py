@@ -95,6 +95,7 @@ class _Runner:
             layout=group.layout,
             compiled=group.compiled,
             overwrite=getattr(group.kernel, "one_gradient", False),
+            control=bool(getattr(group.kernel, "control", None)),
         )
         self.step = torch.tensor([r.step for r in group.rungs], dtype=torch.float64).to(**place).reshape(-1, 1)
         kind = "normal" if group.kernel.metropolis else "grid"  # a Metropolis test takes the density for exact

@@ -28,6 +28,7 @@ class Pilot:
         signal: nβ times the mean excess loss over the second half: a rough learning coefficient.
         last: Last positions of the chains at the first level.
         gradients: What it took, of one chain on the landscape's examples.
+        ends: Last positions of the chains at all levels.
     """
 
     nbeta: tuple[float, ...]
@@ -36,6 +37,7 @@ class Pilot:
     signal: tuple[float, ...]
     last: Tensor
     gradients: int
+    ends: Tensor
 
 
 def pilot(
@@ -97,7 +99,7 @@ def pilot(
     signal = torch.stack(signals).mean(0) * torch.tensor(levels, dtype=torch.float64)
     last = state.w[:chains]
     spent = count * (1 + iterations * getattr(kernel, "leaps", 1))
-    return Pilot(levels, tuple(found.tolist()), tuple(accept.tolist()), tuple(signal.tolist()), last, spent)
+    return Pilot(levels, tuple(found.tolist()), tuple(accept.tolist()), tuple(signal.tolist()), last, spent, state.w)
 
 
 class _Joint:

@@ -9,7 +9,7 @@ They set `one_gradient`: a gradient is done with before the next one is asked fo
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, ClassVar
 
 import torch
@@ -34,6 +34,9 @@ def check_fields(kernel: Any) -> None:
     batch = getattr(kernel, "batch", None)
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
         raise InputError(f"expected batch as a positive whole number, got {batch!r}; leave it out to have it chosen")
+    control = getattr(kernel, "control", None)
+    if control is not None and not isinstance(control, bool):
+        raise InputError(f"expected control as True or False, got {control!r}; leave it out to have it chosen")
 
 
 @dataclass(frozen=True)
@@ -43,6 +46,7 @@ class SGLD:
     Attributes:
         step: ε, one number or one per level of nbeta; None to have it tuned.
         batch: Examples per minibatch; None to have it chosen.
+        control: Take away the noise that minibatches have at the center; None to have it chosen with the step.
 
     References:
         Welling & Teh 2011; Lau et al. 2023 for its use on learning coefficients.
@@ -54,6 +58,7 @@ class SGLD:
 
     step: Step = None
     batch: int | None = None
+    control: bool | None = field(default=None, repr=False, kw_only=True)
     metropolis: ClassVar[bool] = False
     one_gradient: ClassVar[bool] = True
 
@@ -84,6 +89,7 @@ class PSGLD:
     Attributes:
         step: ε; None to have it tuned.
         batch: Examples per minibatch; None to have it chosen.
+        control: Take away the noise that minibatches have at the center; None to have it chosen with the step.
         decay: Memory of the RMSprop average.
         damping: δ, relative to the root mean square of √V.
 
@@ -93,6 +99,7 @@ class PSGLD:
 
     step: Step = None
     batch: int | None = None
+    control: bool | None = field(default=None, repr=False, kw_only=True)
     decay: float = 0.99
     damping: float = 0.1
     metropolis: ClassVar[bool] = False
@@ -133,6 +140,7 @@ class SGHMC:
     Attributes:
         step: ε; None to have it tuned.
         batch: Examples per minibatch; None to have it chosen.
+        control: Take away the noise that minibatches have at the center; None to have it chosen with the step.
         friction: α between 0 and 1.
 
     References:
@@ -141,6 +149,7 @@ class SGHMC:
 
     step: Step = None
     batch: int | None = None
+    control: bool | None = field(default=None, repr=False, kw_only=True)
     friction: float = 0.1
     metropolis: ClassVar[bool] = False
     one_gradient: ClassVar[bool] = True
@@ -178,6 +187,7 @@ class SGNHT:
     Attributes:
         step: ε; None to have it tuned.
         batch: Examples per minibatch; None to have it chosen.
+        control: Take away the noise that minibatches have at the center; None to have it chosen with the step.
         diffusion: A, the injected noise and the friction to start from.
         inertia: Speed of the thermostat.
 
@@ -187,6 +197,7 @@ class SGNHT:
 
     step: Step = None
     batch: int | None = None
+    control: bool | None = field(default=None, repr=False, kw_only=True)
     diffusion: float = 0.1
     inertia: float = 0.02
     metropolis: ClassVar[bool] = False

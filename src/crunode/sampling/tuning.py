@@ -10,15 +10,17 @@ from typing import Any
 
 import torch
 
-from crunode.core.data import Examples, leaves
+from crunode.core.data import Examples
 from crunode.core.landscape import Landscape
 from crunode.core.result import Finding
 from crunode.core.rng import derived_seed, preserved_rng
 from crunode.errors import InputError
+from crunode.sampling.batching import fill_batch, measure_noise, smaller_steps
 from crunode.sampling.layout import choose_layout
 from crunode.sampling.metropolis import HMC, MALA
 from crunode.sampling.pilot import Pilot, pilot
 from crunode.sampling.posterior import Flat, Gaussian, Posterior, Rung, wbic_nbeta
+from crunode.sampling.stepping import Explored, explore, half_steps, lengths_for
 from crunode.sampling.stochastic import PSGLD, SGHMC, SGLD, SGNHT
 from crunode.sampling.thinning import FULL_BATCH_WORK, THINNED_WORK
 
@@ -122,8 +124,10 @@ def tune(
     - *nbeta*: a ladder around n/(κ log n). κ = E[δ²]/(2E[δ]) over loss differences δ_i(w) of single examples is 1
       for a log-likelihood at its truth, and near 0 without label noise, where lower temperatures see more.
     - *step*: by stochastic approximation of the Metropolis acceptance at each level: 0.8 for HMC trajectories, 0.9
-      for the Langevin proposals of unadjusted kernels.
-    - *batch*: enlarged until the predicted heating at n / log n is below 5 % of the signal.
+      for the Langevin proposals of unadjusted kernels, and no larger than suits the curvature at points that short
+      trajectories reach. Unadjusted kernels also run at half the step, to measure what it adds.
+    - *batch*: enlarged until the predicted heating at n / log n is below 5 % of the signal; noise that minibatches have
+      at the center is taken away by a control variate where it heats.
 
     Args:
         posterior: The target, with anything left None to choose.
@@ -196,15 +200,25 @@ def _tune(posterior: Posterior, kernel: Any, asked: tuple[int | None, ...], budg
         first = probe
     else:
         reasons["step"] = "as asked"
+    halves: tuple[Rung, ...] = ()
     if not kernel.metropolis and hasattr(kernel, "batch"):
-        kernel = _batch(land, posterior, levels, kernel, first, seed, reasons, measures)
+        found: Explored | None = None
+        if reasons["step"] != "as asked" and (budget is None or budget >= _SHORT):
+            found = explore(replace(posterior, landscape=small, nbeta=levels), seed=seed + 3, layout=layout)
+            spent += 0 if found is None else found.gradients
+        measure_noise(land, levels, first, found, measures, seed)
+        kernel = fill_batch(land, levels, kernel, first, measures, reasons)
+        if reasons["step"] != "as asked":
+            kernel = smaller_steps(land, levels, kernel, first, precision or 0.0, measures, reasons)
+            halves = half_steps(levels, precision or 0.0, kernel)
+            reasons["half_steps"] = "at each level, to measure and remove what the step adds to the estimate"
     measures |= {"pilot_gradients": spent, "pilot_rows": small.data.rows}
     # Without label noise a colder ladder shows the limit, in which the prior has no part.
     wanted = free_precision and precision is not None and not land.noise_free
     checks = _checks(levels, precision or 0.0, kernel, land.n) if wanted else ()
-    count, kept, discarded = _lengths(land, kernel)
+    checks = (*(checks if budget is None or budget >= _LONG else ()), *halves)
+    count, kept, discarded = _lengths(land, kernel, levels, precision, len(levels) + len(checks), measures)
     if budget is not None:
-        checks = checks if budget >= _LONG else ()
         rest = budget - spent
         count, kept, discarded = _within(rest, len(levels) + len(checks), kernel, count, kept, discarded, asked)
     chains, draws, warmup = asked
@@ -322,37 +336,14 @@ def _ladder(
     return tuple(base * scale * f for f in (0.25, 0.5, 1.0, 2.0))
 
 
-def _batch(
+def _lengths(
     land: Landscape,
-    posterior: Posterior,
-    levels: tuple[float, ...],
     kernel: Any,
-    first: Pilot | None,
-    seed: int,
-    reasons: dict[str, str],
+    levels: tuple[float, ...],
+    precision: float | None,
+    rungs: int,
     measures: dict[str, Any],
-) -> Any:
-    """Fill in the batch and record the gradient noise that the heating is computed from."""
-    rows = land.data.rows
-    noise = _gradient_noise(land, seed)
-    measures["gradient_noise"] = noise
-    if kernel.batch is not None:
-        reasons["batch"] = "as asked"
-        return replace(kernel, batch=min(kernel.batch, rows))
-    batch = min(256, rows)
-    # The pilot's signal may be low, since the center is no minimum of its few examples; the number of directions that
-    # carry the curvature bounds it from below.
-    trace, square = measures["curvature_trace"], measures["curvature_square"]
-    signal = max(0.5 * trace**2 / square if square > 0 else 0.0, 1.0, *(first.signal if first is not None else ()))
-    base = min(range(len(levels)), key=lambda j: abs(math.log(levels[j] / wbic_nbeta(land.n))))
-    step = kernel.step[base] if isinstance(kernel.step, tuple) else kernel.step
-    while batch < rows and step * levels[base] ** 2 * noise / (8 * batch) > 0.05 * signal:
-        batch = min(2 * batch, rows)
-    reasons["batch"] = "256" if batch == 256 else f"{batch}, so that minibatch noise heats by less than 5 %"
-    return replace(kernel, batch=batch)
-
-
-def _lengths(land: Landscape, kernel: Any) -> tuple[int, int, int]:
+) -> tuple[int, int, int]:
     """Chains per level, kept draws and warm-up: more of each where gradients are cheap."""
     if isinstance(kernel, HMC):
         work = land.data.rows * land.dim
@@ -360,7 +351,12 @@ def _lengths(land: Landscape, kernel: Any) -> tuple[int, int, int]:
         if work < _TINY_WORK:
             return chains, 800, 400
         return (chains, 500, 150) if work < FULL_BATCH_WORK else (chains, 200, 100)
-    return (4, 2000, 500)
+    if kernel.metropolis or not hasattr(kernel, "batch"):
+        return (4, 2000, 500)
+    work = min(kernel.batch, land.data.rows) * land.dim
+    chains, draws, warmup, slow = lengths_for(kernel, precision or 0.0, levels=len(levels), rungs=rungs, work=work)
+    measures["relaxation_steps"] = slow if math.isfinite(slow) else None
+    return chains, draws, warmup
 
 
 def _subset(land: Landscape, rows: int, seed: int) -> Landscape:
@@ -371,19 +367,6 @@ def _subset(land: Landscape, rows: int, seed: int) -> Landscape:
     other = copy.copy(land)
     other.data = Examples([land.data.take(index)])
     return other
-
-
-def _gradient_noise(land: Landscape, seed: int, batches: int = 8, size: int = 32) -> float:
-    """Trace of the covariance of single-example gradients at the center, from a few small batches."""
-    size = min(size, land.data.rows)
-    generator = torch.Generator().manual_seed(derived_seed(seed, 12))
-    rows = []
-    for _ in range(batches):
-        index = torch.randperm(land.data.rows, generator=generator)[:size].to(land.device)
-        batch = land.data.take(index)
-        size = leaves(batch)[0].shape[0]  # in a list of batches, that of the batch
-        rows.append(land.batch_gradient(land.center, batch) * math.sqrt(size))
-    return float(torch.stack(rows).var(0).double().sum())
 
 
 def _curvature(land: Landscape, seed: int, probes: int = 4) -> tuple[float, float]:

@@ -1,0 +1,130 @@
+"""Minibatch and step of unadjusted kernels, from what the gradients of single examples and the curvature say."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+import torch
+
+from crunode.core.data import leaves
+from crunode.core.landscape import Landscape
+from crunode.core.rng import derived_seed
+from crunode.sampling.control import affordable
+from crunode.sampling.pilot import Pilot
+from crunode.sampling.posterior import wbic_nbeta
+from crunode.sampling.stepping import Explored, bounded, calming, friction_of, noise_away, predicted, steps_of
+
+__all__ = ["fill_batch", "gradient_noise", "measure_noise", "smaller_steps"]
+
+_SMALLEST = 256
+# Heating, as a share of the estimate, from which batches are made larger, and from which a control variate is worth it.
+_HOT, _WARM = 0.05, 0.005
+
+
+def gradient_noise(land: Landscape, seed: int, batches: int = 8, size: int = 32) -> float:
+    """Trace of the covariance of single-example gradients at the center, from a few small batches."""
+    size = min(size, land.data.rows)
+    generator = torch.Generator().manual_seed(derived_seed(seed, 12))
+    rows = []
+    for _ in range(batches):
+        index = torch.randperm(land.data.rows, generator=generator)[:size].to(land.device)
+        batch = land.data.take(index)
+        size = leaves(batch)[0].shape[0]  # in a list of batches, that of the batch
+        rows.append(land.batch_gradient(land.center, batch) * math.sqrt(size))
+    return float(torch.stack(rows).var(0).double().sum())
+
+
+def measure_noise(
+    land: Landscape,
+    levels: tuple[float, ...],
+    first: Pilot | None,
+    found: Explored | None,
+    measures: dict[str, Any],
+    seed: int,
+) -> None:
+    """Record the noise of gradients at the center, and curvature and noise at points that chains reach at each level.
+
+    Without such points, the curvature is that at the center, and the noise that of the pilot's, which falls as 1/nβ.
+    """
+    measures["gradient_noise"] = gradient_noise(land, seed)
+    if found is not None:
+        measures["away"] = {name: list(value) for name, value in vars(found).items() if isinstance(value, tuple)}
+        return
+    count, noise = len(levels), 0.0
+    if first is not None:
+        generator = torch.Generator().manual_seed(derived_seed(seed, 15))
+        noise = sum(noise_away(land, w, generator) for w in first.last) / len(first.last) * first.nbeta[0]
+    trace, square = abs(measures["curvature_trace"]), measures["curvature_square"]
+    measures["away"] = {"trace": [trace] * count, "square": [square] * count, "noise": [noise / t for t in levels]}
+
+
+def fill_batch(
+    land: Landscape,
+    levels: tuple[float, ...],
+    kernel: Any,
+    first: Pilot | None,
+    measures: Mapping[str, Any],
+    reasons: dict[str, str],
+) -> Any:
+    """Fill in the batch, and whether minibatch noise at the center is taken away (unless the step was given)."""
+    rows, noise, away = land.data.rows, measures["gradient_noise"], measures["away"]["noise"]
+    size = signal(first, measures)
+    base = min(range(len(levels)), key=lambda j: abs(math.log(levels[j] / wbic_nbeta(land.n))))
+    step, friction = steps_of(kernel, len(levels))[base], friction_of(kernel)
+
+    def heating(batch: int, control: bool) -> float:
+        here, most = away[base] + (0.0 if control else noise), batch if batch < rows else math.inf
+        return predicted(step, levels[base], trace=0.0, noise=here, batch=most, friction=friction)[1]
+
+    batch = min(_SMALLEST if kernel.batch is None else kernel.batch, rows)
+    control = getattr(kernel, "control", None)
+    if hasattr(kernel, "control") and control is None and reasons["step"] != "as asked":
+        control = heating(batch, False) - heating(batch, True) > _WARM * size and affordable(land, batch)
+        yes, no = "minibatch noise at the center is taken away", "there is little minibatch noise at the center"
+        reasons["control"] = yes if control else no if affordable(land, batch) else "it would take too much memory"
+    if kernel.batch is not None:
+        reasons["batch"] = "as asked"
+    else:
+        while batch < rows and heating(batch, bool(control)) > _HOT * size:
+            batch = min(2 * batch, rows)
+        reasons["batch"] = "256" if batch == 256 else f"{batch}, so that minibatch noise heats by less than 5 %"
+    return replace(kernel, batch=batch, **({"control": control} if hasattr(kernel, "control") else {}))
+
+
+def smaller_steps(
+    land: Landscape,
+    levels: tuple[float, ...],
+    kernel: Any,
+    first: Pilot | None,
+    precision: float,
+    measures: dict[str, Any],
+    reasons: dict[str, str],
+) -> Any:
+    """Smaller steps where curvature is high away from the center, or where they are predicted to add much."""
+    away, start = measures["away"], steps_of(kernel, len(levels))
+    steps = bounded(start, levels, away.get("largest", [0.0] * len(levels)), precision)
+    center = 0.0 if getattr(kernel, "control", None) else measures["gradient_noise"]
+    options = {"batch": kernel.batch if kernel.batch < land.data.rows else math.inf, "friction": friction_of(kernel)}
+    added = [
+        sum(predicted(e, t, trace=h, noise=center + c, **options))
+        for e, t, h, c in zip(steps, levels, away["trace"], away["noise"], strict=True)
+    ]
+    factors = calming([b / signal(first, measures) for b in added])
+    steps = tuple(e * f for e, f in zip(steps, factors, strict=True))
+    measures["step_factors"] = [e / s for e, s in zip(steps, start, strict=True)]
+    if min(measures["step_factors"]) < 1:
+        reasons["step"] += ", and smaller where that is too large for what chains meet away from the center"
+    return replace(kernel, step=steps if isinstance(kernel.step, tuple) else steps[0])
+
+
+def signal(first: Pilot | None, measures: Mapping[str, Any]) -> float:
+    """A rough learning coefficient.
+
+    The pilot's may be low, since the center is no minimum of its few examples; the number of directions that carry the
+    curvature bounds it from below.
+    """
+    trace, square = measures["curvature_trace"], measures["curvature_square"]
+    return max(0.5 * trace**2 / square if square > 0 else 0.0, 1.0, *(first.signal if first is not None else ()))
