@@ -75,8 +75,8 @@ def llc(
         chains: Chains per level of nbeta.
         draws: Kept draws per chain.
         warmup: Steps before them, which enter no estimate.
-        budget: The most gradients to spend on sampling (one chain, one batch), pilot chains included; None for as many
-            as a small error takes.
+        budget: The most gradients to spend (one chain, one batch), those of pilot chains and for the valley's rank
+            included; None for as many as a small error takes.
         seed: All randomness comes from it.
         store: A run folder to write to, or to resume.
         executor: Where chains run.
@@ -121,7 +121,8 @@ def llc(
     part = thinned(land, seed=seed) if automatic else None
     land = land if part is None else part
     posterior = Posterior(land, nbeta, Gaussian(precision))
-    options: dict[str, Any] = {"chains": chains, "draws": draws, "warmup": warmup, "budget": budget}
+    rest = budget if budget is None or limit is None else max(budget - limit.gradients, 1)
+    options: dict[str, Any] = {"chains": chains, "draws": draws, "warmup": warmup, "budget": rest}
     if limit is not None and all(value is None for value in options.values()):
         options = _lengths_beside(limit)
     options["seed"] = seed

@@ -147,7 +147,9 @@ class _Answer:
         noisy = kappa is None or kappa >= 0.25
         # A limit that is known well is better than chains that have not met; one that is not is weighed against them.
         sharp = limit is not None and (limit.smooth or limit.error <= _SHARP * limit.value)
-        within = None if limit is None or (sharp and not mixed) else (limit.value, max(limit.error, _CERTAIN * limit.value))
+        within = None
+        if limit is not None and (mixed or not sharp):
+            within = limit.value, max(limit.error, _CERTAIN * limit.value)
         fit = self.fit = extrapolate(levels, [r["value"] for r in rows], errors, n, noisy, limit=within)
         if limit is not None and _contradicted(limit, rows):
             limit = None

@@ -4,21 +4,18 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
 from crunode.core.landscape import Landscape
-from crunode.curvature.valley import Valley, valley
+from crunode.curvature.valley import valley
 
 __all__ = ["Limit", "valley_limit"]
 
 # How far around the center its own valley is looked at, and how far a basin reaches, relative to the weights.
-_AROUND = {"local": (0.1, 0.1, 0.03, 0.03, 0.01, 0.003), "basin": (1.0, 1.0, 0.3, 0.3)}
-_CLOSE = 0.02
-_MANY_STARTS, _SMALL = 4, 500
-# Ranks whose uncertain part is larger than this are not resolved.
-_RESOLVED = 0.015
+_AROUND = {"local": (0.03, 0.1), "basin": (0.3, 1.0)}
+_STARTS, _MANY_STARTS, _SMALL = 2, 6, 500
 # The pieces of the valley that are met have a little more than the least rank.
 _TYPICAL = 0.015
 
@@ -28,7 +25,7 @@ class Limit:
     """Half the rank of the Jacobian at smooth points of the valley.
 
     Attributes:
-        value: The limit: the typical one close to the center; for a basin the least that was met.
+        value: The limit: the least that was met.
         error: Uncertainty of it: points that differ, singular values near zero, pieces that were not met.
         spread: How far other random points would move it.
         lowest: Half the rank at the center itself, a lower bound of the coefficient there.
@@ -78,21 +75,25 @@ def valley_limit(land: Landscape, target: str = "local", *, seed: int = 0) -> Li
         >>> valley_limit(reduced_rank(6, 4, 6, rank=2)).value  # exact: 27/2
         13.5
     """
-    shares = _AROUND[target]
-    again = _MANY_STARTS if land.dim <= _SMALL else 1
-    found = valley(land, around=shares, starts=again, seed=seed)
+    starts = _MANY_STARTS if land.dim <= _SMALL else _STARTS
+    found = valley(land, around=_AROUND[target], starts=starts, seed=seed)
     if found is None or not found.ranks:
         return None
     points = tuple(rank / 2 for rank in found.ranks)
-    lowest, groups = found.here / 2, _by_distance(found, shares)
-    if target == "basin":
-        value, scatter, smooth = min(points), 0.0, False
-    else:
-        value, scatter = _closest_resolved(found, groups)
-        smooth = _is_smooth(found, groups)
+    value, lowest = min(points), found.here / 2
+    if starts == _MANY_STARTS and target == "local":
+        # Farther out the least rank can only fall. Where it rises instead, and not for want of points, directions of
+        # higher order were too weak closer by.
+        apart = math.sqrt(math.prod(_AROUND[target]))
+        near, far = (
+            [p for p, d in zip(points, found.distances, strict=True) if (d < apart) is close] for close in (True, False)
+        )
+        value = max(min(near, default=0.0), min(far, default=0.0))
+    smooth = found.smooth and target == "local"
+    # How far the least of other points would be from this one: what the lower half of them scatter by.
+    lower = sorted(points)[: (len(points) + 1) // 2]
+    scatter = statistics.stdev(lower) if len(lower) > 1 else 0.0
     unclear = statistics.median(found.errors) / 2
-    if smooth:
-        value, scatter = lowest, 0.0
     return Limit(
         value,
         math.hypot(unclear, scatter, 0.0 if smooth else _TYPICAL * value),
@@ -104,37 +105,3 @@ def valley_limit(land: Landscape, target: str = "local", *, seed: int = 0) -> Li
         found.examples,
         found.method,
     )
-
-
-def _by_distance(found: Valley, shares: Sequence[float]) -> dict[float, list[int]]:
-    """The points that were met, by how far away their start was, the farthest first."""
-    groups: dict[float, list[int]] = {share: [] for share in sorted(set(shares), reverse=True)}
-    for k, distance in enumerate(found.distances):
-        groups[min(groups, key=lambda share: abs(math.log(max(distance, 1e-12) / share)))].append(k)
-    return {share: members for share, members in groups.items() if members}
-
-
-def _closest_resolved(found: Valley, groups: Mapping[float, list[int]]) -> tuple[float, float]:
-    """Half the typical rank as close to the center as it can be told, and how far ranks scatter there.
-
-    Closer to the center fewer pieces of the valley are in reach, so that ranks can only rise; where they fall, singular
-    values have become too small to be told from zero. The median rather than the least, since single points may have
-    stopped short of a smooth one.
-    """
-    value, members = 0.0, [0]
-    for group in groups.values():
-        typical = statistics.median(found.ranks[k] for k in group) / 2
-        clear = all(found.errors[k] <= _RESOLVED * found.ranks[k] for k in group)
-        if value and (typical < value or not clear):
-            break
-        value, members = typical, group
-    ranks = [found.ranks[k] / 2 for k in members]
-    return value, statistics.stdev(ranks) if len(ranks) > 1 else 0.0
-
-
-def _is_smooth(found: Valley, groups: Mapping[float, list[int]]) -> bool:
-    """Whether ranks close by are that of the center, and not only because what differs is too small there."""
-    close = [found.ranks[k] for share, group in groups.items() if share < _CLOSE for k in group]
-    apart = [found.ranks[k] for share, group in groups.items() if share > _CLOSE for k in group]
-    same = bool(close) and all(abs(rank - found.here) < 1 for rank in close)
-    return same and (not apart or min(apart) < found.here + 1)
