@@ -119,7 +119,7 @@ def tune(
     - *kernel*: HMC on all data where a full gradient is cheap, otherwise SGLD on minibatches.
     - *precision*: a share of the typical curvature nβ Tr(H²)/Tr(H) of the loss, so that the prior holds no direction
       that the loss holds. With exact kernels a hundredth, or 0.1/mean(w*²) if that is less; with minibatch kernels,
-      whose chains cross the prior in some 1/share steps, a twentieth. Without curvature 0.1/mean(w*²); without weights,
+      whose chains cross the prior in some 1/share steps, 0.005 for 200 parameters to 0.05 for 2000. Without curvature 0.1/mean(w*²); without weights,
       1.
     - *nbeta*: a ladder around n/(κ log n). κ = E[δ²]/(2E[δ]) over loss differences δ_i(w) of single examples is 1
       for a log-likelihood at its truth, and near 0 without label noise, where lower temperatures see more.
@@ -291,8 +291,10 @@ def _precision(
     trace, trace_square = curvature
     typical = wbic_nbeta(posterior.landscape.n) * trace_square / trace if trace > 0 else 0.0
     if not kernel.metropolis and typical * square > 1e-2:
-        reasons["precision"] = "a twentieth of the typical curvature of the loss times n / log n, so that chains mix"
-        return 0.05 * typical
+        # A narrow prior hides what the loss holds weakly; chains of larger models are shorter and need one to mix.
+        share = min(max(posterior.landscape.dim / 200, 1.0), 10.0) * 0.005
+        reasons["precision"] = f"{share:.3g} of the typical curvature of the loss times n / log n, so that chains mix"
+        return share * typical
     if square < 1e-4:
         reasons["precision"] = "1, as the weights at the center are zero or nearly so"
         return 1.0
