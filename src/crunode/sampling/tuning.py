@@ -119,8 +119,8 @@ def tune(
     - *kernel*: HMC on all data where a full gradient is cheap, otherwise SGLD on minibatches.
     - *precision*: a share of the typical curvature nβ Tr(H²)/Tr(H) of the loss, so that the prior holds no direction
       that the loss holds. With exact kernels a hundredth, or 0.1/mean(w*²) if that is less; with minibatch kernels,
-      whose chains cross the prior in some 1/share steps, 0.005 for 200 parameters to 0.05 for 2000. Without curvature 0.1/mean(w*²); without weights,
-      1.
+      whose chains cross the prior in some 1/share steps, 0.005 for 200 parameters to 0.05 for 2000. Without curvature
+      0.1/mean(w*²); without weights, 1.
     - *nbeta*: a ladder around n/(κ log n). κ = E[δ²]/(2E[δ]) over loss differences δ_i(w) of single examples is 1
       for a log-likelihood at its truth, and near 0 without label noise, where lower temperatures see more.
     - *step*: by stochastic approximation of the Metropolis acceptance at each level: 0.8 for HMC trajectories, 0.9
