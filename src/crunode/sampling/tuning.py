@@ -314,10 +314,12 @@ def _label_noise(land: Landscape, first: Pilot) -> float | None:
     """κ = E[δ²]/(2E[δ]) over loss differences of single examples at the pilot's last positions.
 
     The examples are others than the pilot's where there are many, since its own are partly fitted. None without
-    per-example losses or without a positive mean.
+    per-example losses or without a positive mean; 0 for a single example, which has none to differ from.
     """
     if not land.pointwise:
         return None
+    if land.data.rows == 1:
+        return 0.0
     base = land.losses()
     difference = torch.stack([(land.losses(row) - base).double() for row in first.last])
     mean = float(difference.mean())
