@@ -288,3 +288,13 @@ def test_folder_names_the_layout(tmp_path):
     sample(target(), STABLE, store=tmp_path / "run", layout="sequential", **SIZE)
     again = sample(target(), STABLE, store=tmp_path / "run", layout="batched", **SIZE)
     assert again.spec["layout"]["layout"] == "sequential"
+
+
+def test_trajectories_leave_the_center_in_many_dimensions():
+    # A step that suits the density; from the center all directions err the same way, and a strict test lets none pass.
+    dim, nbeta = 8000, 1000.0
+    land = Landscape.of_function(lambda w: w.square().sum(), torch.zeros(dim))
+    posterior = Posterior(land, nbeta, Gaussian(1.0))
+    drawn = sample(posterior, HMC(step=0.14 / (2 * nbeta)), chains=2, draws=60, warmup=60)
+    assert nbeta * drawn.arrays["excess"].mean() == pytest.approx(dim / 2, rel=0.03)
+    assert drawn.arrays["accept"].mean() > 0.5
