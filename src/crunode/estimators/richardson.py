@@ -90,7 +90,7 @@ class StepBias:
         return [{"nbeta": t, **dict(zip(names, row, strict=True))} for t, *row in zip(levels, *columns, strict=True)]
 
 
-def solve(levels: Sequence[Stepped], *, loose: bool = False) -> StepBias:
+def solve(levels: Sequence[Stepped], *, loose: bool = False, expected: float = 1.0) -> StepBias:
     """Estimates at step zero from those at a step and at half of it.
 
     All is linear and normal: the posterior mean is a linear map of the data, whose errors make the Monte-Carlo error;
@@ -99,6 +99,7 @@ def solve(levels: Sequence[Stepped], *, loose: bool = False) -> StepBias:
     Args:
         levels: Estimates and predictions of each level.
         loose: Theory does not fit the kernel well (preconditioned, thermostat).
+        expected: u and v beforehand.
 
     Example:
         >>> full, half = 10 / (1 - 0.1), 10 / (1 - 0.05)  # a quadratic, ε a = 0.4
@@ -112,7 +113,7 @@ def solve(levels: Sequence[Stepped], *, loose: bool = False) -> StepBias:
     deviation = np.array(
         [_LOOSE if loose else _PREDICTED, _LOOSE if loose else _HEAT, _LINEAR, *[_SQUARE] * count], dtype=float
     )
-    mean = np.array([1.0, 1.0, 0.0, *[0.0] * count])
+    mean = np.array([expected, expected, 0.0, *[0.0] * count])
     rows, data, weight = [], [], []
     for j, level in enumerate(levels):
         for s, value, se in ((1.0, level.full, level.full_se), (0.5, level.half, level.half_se)):
@@ -182,7 +183,9 @@ def remove_step_bias(draws: Draws) -> StepBias | None:
         levels.append(
             Stepped(t, float(full.mean()), mcse_mean(full), value, mcse_mean(half), disc, heat, max(ratio, 0.0))
         )
-    return solve(levels, loose=kernel["name"] in ("PSGLD", "SGNHT"))
+    # A thermostat holds the mean over all directions, and with it most of what the step would add.
+    thermostat = kernel["name"] == "SGNHT"
+    return solve(levels, loose=thermostat or kernel["name"] == "PSGLD", expected=0.0 if thermostat else 1.0)
 
 
 def without_step_bias(rows: list[dict[str, float]], removed: StepBias | None) -> list[dict[str, float]]:
