@@ -124,7 +124,9 @@ class Evaluation:
             NoOutputs: The loss is a function of the whole model, or the outputs are no tensor.
         """
         if self.landscape._module._loss.takes_model:
-            raise NoOutputs(f"the loss {self.landscape.loss_name} takes the model as a whole, so its outputs are not seen")
+            raise NoOutputs(
+                f"the loss {self.landscape.loss_name} takes the model as a whole, so its outputs are not seen"
+            )
         named = {**{k.removeprefix(_PREFIX): v for k, v in self._fixed.items()}, **self._packing.unravel(w)}
         given = map_tree(self._cast, map_tree(torch.clone, batch[:-1]) if self.landscape._in_place else batch[:-1])
         found = functional_call(self.landscape._module.model, named, given)

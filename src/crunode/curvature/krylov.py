@@ -1,4 +1,14 @@
-"""Linear parts by products with vectors alone."""
+"""The linear part of the outputs by products with vectors alone: steps by conjugate gradients, ranks by Lanczos.
+
+The rank of J is the number of eigenvalues of JB(JB)ᵀ that are not zero, for any invertible B; with the scaling of
+`Kronecker` these lie within some orders of magnitude, and Lanczos steps tell them from zero after some tens. From a
+random vector u of n entries, the squared first entries of the eigenvectors of the tridiagonal matrix are weights at its
+eigenvalues that represent how |u|² is shared among the eigenvectors of JB(JB)ᵀ (Gauss-Radau quadrature, with a node at
+zero), so that n times the weight above a gap estimates the rank r, with standard deviation √(2r(1 − r/n)).
+
+References:
+    Golub & Meurant 2010; Ubaru, Chen & Saad 2017.
+"""
 
 from __future__ import annotations
 
@@ -8,114 +18,234 @@ from collections.abc import Callable
 import torch
 from torch import Tensor
 
+from crunode.core.landscape import Landscape
+from crunode.curvature.jacobian import Evaluation
+from crunode.curvature.kronecker import Kronecker
 from crunode.curvature.outputs import OutputMap, Random
 
-__all__ = ["KrylovMap"]
+__all__ = ["Krylov", "KrylovMap"]
 
-_LANCZOS, _CHECK, _SETTLED = 1500, 100, 1e-3
-_PROBES = 2
-_SOLVE_STEPS, _SOLVE_TO = 300, 0.05
+# Eigenvalues are counted above this times their mean; those within this factor of it may be on the wrong side.
+_LIMIT, _NEAR = 1e-3, 10.0
+_LANCZOS, _CHECK, _SETTLED = 240, 10, 1e-3
+_PROBES, _PRECISE = 6, 0.005
+_SOLVE_STEPS, _SOLVE_TO, _KERNEL_TO = 200, 0.03, 1e-3
+# The scaling for steps is a milder one, for which a step is about as short as it can be.
+_MILD = 0.02
+# Bytes for intermediate results that are kept, and for Lanczos vectors.
+_KEPT, _SHARE = 1 << 28, 0.2
+_POWER = 12
 
 
 class KrylovMap(OutputMap):
     """With products Jv and Jᵀu alone."""
 
     method = "krylov"
-    resolution = 1e-4
+    resolution = 1e-9
+    chords = 0
 
-    def at(self, w: Tensor) -> _Krylov:
-        """The products at w."""
-        return _Krylov(self, w)
+    def __init__(self, seen: Evaluation, examples: Tensor) -> None:
+        super().__init__(seen, examples)
+        self._last: tuple[Tensor, Krylov] | None = None
+
+    def at(self, w: Tensor) -> Krylov:
+        """The products at w; those of the last point are kept."""
+        if self._last is None or not torch.equal(self._last[0], w):
+            self._last = None
+            self._last = (w, Krylov(self, w))
+        return self._last[1]
 
 
-class _Krylov:
+class Krylov:
+    """The linear part of F at a point by products."""
+
     def __init__(self, outputs: KrylovMap, w: Tensor) -> None:
         self._map, self._w = outputs, w.detach()
-        self._pull: list[Callable[[Tensor], Tensor]] = []
-        self._sizes = []
-        for k in range(len(outputs._batches)):
-            value, pull = torch.func.vjp(lambda v, k=k: outputs.part(k, v), self._w)
-            self._pull.append(lambda u, pull=pull: pull(u)[0])
-            self._sizes.append(value.numel())
-        self._top = 0.0
+        self._sizes = [len(t) * (t.numel() // max(len(t), 1)) for t in outputs._origin]
+        self._kept: list[Callable[[Tensor], Tensor]] = []
+        land = outputs.seen.landscape
+        if 8 * land.activations * outputs.examples <= _bytes(land):
+            self._kept = [self._pulling(k) for k in range(len(self._sizes))]
+            outputs.gradients += 1
+        self._chance = torch.Generator().manual_seed(0)
+        self._scaling: Kronecker | None = None
+        self._tops: dict[float, float] = {}
+
+    def _pulling(self, k: int) -> Callable[[Tensor], Tensor]:
+        with torch.enable_grad():
+            free = self._w.clone().requires_grad_()
+            value = self._map.part(k, free)
+        return lambda u: torch.autograd.grad(value, free, u, retain_graph=True)[0]
+
+    def back(self, u: Tensor) -> Tensor:
+        """Jᵀu."""
+        self._map.gradients += 1 if self._kept else 2
+        found = torch.zeros_like(self._w)
+        for k, part in enumerate(u.split(self._sizes)):
+            found += (self._kept[k] if self._kept else self._pulling(k))(part)
+        return found
+
+    def push(self, v: Tensor) -> Tensor:
+        """Jv."""
+        return self._map.pushed(self._w, v)
+
+    @property
+    def scaling(self) -> Kronecker:
+        """What B is made from."""
+        if self._scaling is None:
+            shapes = self._map.seen.landscape.packing.shapes
+            self._scaling = Kronecker(shapes, lambda: self.back(self._random(self._map.rows)))
+        return self._scaling
+
+    def _random(self, size: int) -> Tensor:
+        return torch.randn(size, generator=self._chance, dtype=torch.float64).to(self._w.device)
 
     @property
     def top(self) -> float:
         """The largest eigenvalue of JJᵀ, by power iteration."""
-        if not self._top:
-            u = torch.ones(self._map.rows, dtype=torch.float64, device=self._w.device)
-            for _ in range(12):
-                u = self.gram(u / u.norm())
-            self._top = float(u.norm())
-        return self._top
+        return self._top(0.0)
 
-    def back(self, u: Tensor) -> Tensor:
-        """Jᵀu."""
-        self._map.gradients += 1
-        parts = [pull(v) for pull, v in zip(self._pull, u.split(self._sizes), strict=True)]
-        return torch.stack(parts).sum(0) if len(parts) > 1 else parts[0]
+    def _top(self, least: float) -> float:
+        if least not in self._tops:
+            u, size = self._random(self._map.rows), 0.0
+            for _ in range(_POWER):
+                length = float(u.norm())
+                if not length > 0:
+                    break
+                u = self.gram(u / length, least)
+                size = float(u.norm())
+            self._tops[least] = size
+        return self._tops[least]
 
-    def gram(self, u: Tensor) -> Tensor:
-        """JJᵀu."""
+    def gram(self, u: Tensor, least: float = 0.0) -> Tensor:
+        """JB(JB)ᵀu; B = 1 for `least` = 0."""
         v = self.back(u)
-        self._map.gradients += 1
-        found = [
-            torch.func.jvp(lambda x, k=k: self._map.part(k, x), (self._w,), (v,))[1] for k in range(len(self._pull))
-        ]
-        return torch.cat(found)
+        if least:
+            v = self.scaling.push(self.scaling.pull(v, least), least)
+        return self.push(v)
 
-    def solve(self, residual: Tensor, damping: float) -> Tensor:
-        """Jᵀ(JJᵀ + μ)⁻¹ F by conjugate gradients, for μ relative to the largest eigenvalue."""
-        mu, u, rest = damping * self.top, torch.zeros_like(residual), residual.clone()
+    def _inverse(self, right: Tensor, mu: float, to: float) -> Tensor:
+        """(JB(JB)ᵀ + μ)⁻¹ times a vector by conjugate gradients."""
+        u, rest = torch.zeros_like(right), right.clone()
         along, size = rest.clone(), float(rest @ rest)
-        goal = _SOLVE_TO**2 * size
+        goal, best, kept = to**2 * size, math.inf, u
         for _ in range(_SOLVE_STEPS):
             if size <= goal:
-                break
-            product = self.gram(along).add_(along, alpha=mu)
-            share = size / float(along @ product)
+                return u
+            if size < best:
+                best, kept = size, u.clone()
+            product = self.gram(along, _MILD).add_(along, alpha=mu)
+            share = size / max(float(along @ product), 1e-300)
             u.add_(along, alpha=share)
             rest.sub_(product, alpha=share)
             last, size = size, float(rest @ rest)
             along = rest + (size / last) * along
-        return self.back(u)
+        return kept
+
+    def solve(self, residual: Tensor, damping: float) -> Tensor:
+        """BBᵀJᵀ(JB(JB)ᵀ + μ)⁻¹ F, for μ relative to the largest eigenvalue."""
+        return self._weights(self._inverse(residual, damping * self._top(_MILD), _SOLVE_TO))
+
+    def _weights(self, u: Tensor) -> Tensor:
+        return self.scaling.push(self.scaling.pull(self.back(u), _MILD), _MILD)
+
+    def kernel(self, step: Tensor) -> Tensor:
+        """What is left of a step without what J sees."""
+        for _ in range(3):
+            step = step - self._weights(self._inverse(self.push(step), 1e-12 * self._top(_MILD), _KERNEL_TO))
+        return step
 
     def rank(self, cut: float, band: float, random: Random) -> tuple[float, float]:
-        """Weight of the spectrum above `cut`, from Lanczos steps on random vectors, and its statistical error."""
-        rows = self._map.rows
+        """Singular values of JB that are not zero, and the error of that: random probes, values near the limit."""
+        tall = self._map.rows > len(self._w)
+        side = len(self._w) if tall else self._map.rows
         if not self.top > 0:
             return 0.0, 0.0
-        shares = [self._weight(random(rows), cut) for _ in range(_PROBES)]
-        share = sum(shares) / _PROBES
-        return rows * share, math.sqrt(max(2 * rows * share * (1 - share), 0.0) / _PROBES)
+        least = 10 * cut**2
 
-    def _weight(self, u: Tensor, cut: float) -> float:
-        """The share of ‖u‖² in eigenvectors of JJᵀ with eigenvalues above cut² times the largest."""
-        diagonal: list[float] = []
-        beside: list[float] = []
-        before, now, last = torch.zeros_like(u), u / u.norm(), math.nan
-        for step in range(1, _LANCZOS + 1):
-            product = self.gram(now)
-            diagonal.append(float(product @ now))
-            product.sub_(now, alpha=diagonal[-1])
-            if beside:
-                product.sub_(before, alpha=beside[-1])
-            size = float(product.norm())
-            done = size <= 1e-12 * self.top
-            if done or step % _CHECK == 0:
-                share = _above(diagonal, beside, cut)
-                if done or abs(share - last) <= _SETTLED * share:
-                    return share
-                last = share
-            beside.append(size)
-            before, now = now, product / size
-        return last
+        def product(u: Tensor) -> Tensor:
+            if tall:
+                return self.scaling.pull(self.back(self.push(self.scaling.push(u, least))), least)
+            return self.gram(u, least)
+
+        room = int(_bytes(self._map.seen.landscape) // (8 * side))
+        shares, doubts = [], []
+        for _ in range(_PROBES):
+            share, doubt = counted_share(product, random(side), room)
+            shares.append(share)
+            doubts.append(doubt)
+            mean = sum(shares) / len(shares)
+            error = math.sqrt(2 * side * mean * (1 - mean) / len(shares)) if 0 < mean < 1 else 0.0
+            if error <= max(_PRECISE * side * mean, 0.5):
+                break
+        return side * mean, math.hypot(error, side * sum(doubts) / len(doubts))
 
 
-def _above(diagonal: list[float], beside: list[float], cut: float) -> float:
-    """Weight of Ritz values above cut² times the largest: squares of the first entries of the eigenvectors."""
-    matrix = torch.diag(torch.tensor(diagonal, dtype=torch.float64))
-    matrix += torch.diag(torch.tensor(beside, dtype=torch.float64), 1) if beside else 0.0
-    matrix += torch.diag(torch.tensor(beside, dtype=torch.float64), -1) if beside else 0.0
+def counted_share(product: Callable[[Tensor], Tensor], u: Tensor, room: int) -> tuple[float, float]:
+    """The share of |u|² in eigenvectors of a positive semidefinite matrix with eigenvalues that are not zero.
+
+    Args:
+        product: Multiplies a vector by the matrix.
+        u: The vector.
+        room: How many vectors may be held; all steps are orthogonalised against as many of the last.
+
+    Returns:
+        The share, and how much of it lies at eigenvalues near the limit, or has not settled.
+
+    Example:
+        >>> values = torch.cat([torch.linspace(0.1, 1, 30), torch.full((20,), 1e-9)]).double()
+        >>> u = torch.ones(50, dtype=torch.float64)
+        >>> share, doubt = counted_share(lambda v: values * v, u, 100)
+        >>> round(share, 6), doubt < 1e-3
+        (0.6, True)
+    """
+    diagonal: list[float] = []
+    beside: list[float] = []
+    basis = [u / u.norm()]
+    last, found, doubt = math.nan, 0.0, 1.0
+    for step in range(1, _LANCZOS + 1):
+        now = basis[-1]
+        v = product(now)
+        diagonal.append(float(v @ now))
+        for _ in range(2):
+            for other in basis[-max(room, 2) :]:
+                v = v - float(v @ other) * other
+        size = float(v.norm())
+        beside.append(size)
+        done = size <= 1e-13 * max(max(diagonal), 1e-300)
+        if done or step % _CHECK == 0:
+            found, doubt = _above(diagonal, beside)
+            settled = abs(found - last)
+            if done or (settled <= _SETTLED and doubt <= _SETTLED):
+                return found, doubt
+            doubt, last = max(doubt, settled), found
+        basis.append(v / size)
+    return found, doubt
+
+
+def _above(diagonal: list[float], beside: list[float]) -> tuple[float, float]:
+    """The weight of nodes above the limit, and of those near it, in the Gauss-Radau quadrature with a node at zero."""
+    ends, pivot = [*diagonal], diagonal[0]
+    for a, b in zip(diagonal[1:], beside, strict=False):
+        pivot = a - b**2 / pivot if pivot > 0 else 0.0
+    if pivot > 0:  # otherwise there is a node at zero
+        ends.append(beside[-1] ** 2 / pivot)
+    matrix = torch.diag(torch.tensor(ends, dtype=torch.float64))
+    off = torch.tensor(beside[: len(ends) - 1], dtype=torch.float64)
+    matrix += torch.diag(off, 1) + torch.diag(off, -1)
     values, axes = torch.linalg.eigh(matrix)
-    return float(axes[0].square()[values > cut**2 * float(values[-1])].sum())
+    weights = axes[0].square()
+    # The limit is relative to the geometric mean of what is above it, in which single large eigenvalues count little.
+    limit = _LIMIT * float(values[-1])
+    for _ in range(3):
+        counts = values > limit
+        limit = _LIMIT * math.exp(float((weights[counts] * values[counts].log()).sum() / weights[counts].sum()))
+    near = (values > limit / _NEAR) & (values < limit * _NEAR)
+    return float(weights[values > limit].sum()), float(weights[near].sum())
+
+
+def _bytes(land: Landscape) -> float:
+    """What may be kept of one kind."""
+    if land.device.type == "cuda":
+        return _SHARE * float(torch.cuda.mem_get_info(land.device)[0])
+    return float(_KEPT)

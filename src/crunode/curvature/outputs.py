@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
+from functools import partial
 from typing import Protocol
 
 import torch
@@ -39,7 +40,9 @@ _NOISE, _SURE = 1e-2, 100.0
 class Linear(Protocol):
     """The linear part J of F at a point."""
 
-    top: float
+    @property
+    def top(self) -> float:
+        """The largest eigenvalue of JJᵀ."""
 
     def solve(self, residual: Tensor, damping: float) -> Tensor:
         """Jᵀ(JJᵀ + μ)⁻¹ F, for μ relative to the largest eigenvalue `top` of JJᵀ."""
@@ -62,10 +65,13 @@ class OutputMap:
         examples: Their number.
         rows: Values of F.
         gradients: Passes over the examples so far, forward or backward.
+        resolution: A relative residual that steps can reach.
+        chords: Further steps by the same linear part that are worth while.
     """
 
     method = ""
     resolution = 0.0
+    chords = 4
 
     def __init__(self, seen: Evaluation, examples: Tensor) -> None:
         self.seen, self.examples, self.gradients = seen, len(examples), 0
@@ -95,7 +101,7 @@ class OutputMap:
     def pushed(self, w: Tensor, step: Tensor) -> Tensor:
         """J(w) times a step."""
         self.gradients += 2
-        return torch.cat([_pushed(lambda v, k=k: self.part(k, v), w, step) for k in range(len(self._batches))])
+        return torch.cat([_pushed(partial(self.part, k), w, step) for k in range(len(self._batches))])
 
     def at(self, w: Tensor) -> Linear:
         """The linear part at w."""

@@ -38,9 +38,11 @@ _CUT, _BAND = 1e-5, 10.0
 # A residual that rounding to single precision may leave.
 _ROUNDED = 1e-6
 # An error of the rank that leaves it useful; how often to halve the distance of the point of least rank.
-_CLEAR, _HALVINGS = 0.01, 3
+_CLEAR, _HALVINGS = 0.02, 3
 # Other examples to check by, at least.
 _OTHERS = 64
+# Examples that large models begin with: to find out that fewer are not enough takes as long as to use these.
+_MANY, _FIRST = 200_000, 1024
 _STEPS, _RETRIES, _CHORDS = 40, 4, 4
 _DAMPING = 1e-2
 # What a residual may grow by, and what it has to fall to: over a few steps, and in one by the same matrices.
@@ -138,10 +140,11 @@ def _look(
     outputs = rows.outputs
     here, doubt = outputs.at(seen.center).rank(_CUT, _BAND, random)
     found = [_Smooth(here, doubt, 0.0, seen.center)]
-    if abs(rows.rank - here) > 0.5 or max(doubt, rows.doubt) > 0.5:
+    if not _same((here, doubt), (rows.rank, rows.doubt)):
         # Otherwise the rank is the largest there is and constant around the center, which is a smooth point.
-        walk = _Walk(land, rows, here, scale, random)
-        shares = [(a, k) for a in sorted(around) for k in range(starts)]
+        walk = _Walk(land, rows, (here, doubt), scale, random)
+        # From afar: close to the center, directions of higher order are too weak to be told from none.
+        shares = [(a, k) for a in sorted(around, reverse=True) for k in range(starts)]
         with Progress(len(shares), "points of the valley") as bar:
             for share, k in shares:
                 if walk.start(share, uneven=bool(k % 2)):
@@ -196,7 +199,7 @@ def _enough_rows(
         size = math.sqrt(linear.top * others.rows / outputs.rows) * float(rest.norm())
         return outputs, others, unseen <= _ROUNDED * size
 
-    examples, low = min(count, max(2, math.ceil(64 / width))), 0
+    examples, low = min(count, max(_FIRST if land.dim > _MANY else 2, math.ceil(64 / width))), 0
     outputs, others, enough = chosen(examples)
     while not enough:
         low, examples = examples, min(count, 2 * examples)
@@ -218,7 +221,7 @@ def _enough_rows(
 class _Walk:
     """From random points around the center to smooth points of the valley."""
 
-    def __init__(self, land: Landscape, rows: _Rows, here: float, scale: float, random: Random) -> None:
+    def __init__(self, land: Landscape, rows: _Rows, here: tuple[float, float], scale: float, random: Random) -> None:
         self._rows, self._here, self._random = rows, here, random
         self._center, self._unit = rows.outputs.seen.center, scale * land.dim**0.5
         self._tensors = [math.prod(shape) for shape in land.packing.shapes]
@@ -233,7 +236,7 @@ class _Walk:
         smooth = self._smooth(self._center + step * (share * self._unit / step.norm()))
         if smooth is not None:
             self.found.append(smooth)
-        return smooth is not None and smooth.clear and abs(smooth.rank - self._here) <= 0.5
+        return all(_same((s.rank, s.error), self._here) for s in self.found) and smooth is not None
 
     def _smooth(self, point: Tensor) -> _Smooth | None:
         closed = _closed(self._rows.outputs, point)
@@ -241,7 +244,7 @@ class _Walk:
         if closed is None or not _is_smooth(self._rows, closed, step * (self._unit / step.norm())):
             return None
         rank, error = self._rows.outputs.at(closed).rank(_CUT, _BAND, self._random)
-        if rank < self._here - max(2 * error, 0.5):
+        if rank < self._here[0] - max(2 * math.hypot(error, self._here[1]), 0.5):
             return None  # too far: nowhere near the center the rank is less than there
         return _Smooth(rank, error, float((closed - self._center).norm()) / self._unit, closed)
 
@@ -256,6 +259,12 @@ class _Walk:
             if nearer is None or not nearer.clear or nearer.rank < least.rank + 0.5:
                 return  # a rank that is less is one that is lost in rounding
             self.found = [nearer if s is least else s for s in self.found]
+
+
+def _same(one: tuple[float, float], other: tuple[float, float]) -> bool:
+    """Whether two ranks agree, as far as they are certain, and that is far."""
+    doubt = math.hypot(one[1], other[1])
+    return abs(one[0] - other[0]) <= max(0.5, 2 * doubt) and doubt <= max(0.5, 2 * _CLEAR * one[0])
 
 
 @dataclass
@@ -296,7 +305,7 @@ def _closed(outputs: OutputMap, point: Tensor) -> Tensor | None:
         else:
             return None
         # More steps by the same matrices, for as long as they bring much.
-        for _ in range(_CHORDS):
+        for _ in range(outputs.chords):
             further = trial - linear.solve(there, damping)
             left = outputs.residual(further)
             if not float(left.norm()) <= _WORTH * float(there.norm()):
