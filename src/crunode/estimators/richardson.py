@@ -221,13 +221,14 @@ def step_terms(draws: Draws, nbeta: float, removed: StepBias | None = None) -> d
 
 def _predictions(spec: Mapping[str, Any], at: int) -> tuple[float, float]:
     measures, kernel = spec["measures"], spec["kernel"]
-    center = {"trace": [abs(measures["curvature_trace"])] * (at + 1), "noise": [0.0] * (at + 1)}
-    away, rows = measures.get("away", center), spec.get("rows", spec["n"])
+    center = {"trace": abs(measures["curvature_trace"]), "noise": measures["gradient_noise"], "controlled": 0.0}
+    away = measures.get("away", {name: [value] * (at + 1) for name, value in center.items()})
+    rows = spec.get("rows", spec["n"])
     return predicted(
         kernel["step"][at] if isinstance(kernel["step"], list) else kernel["step"],
         spec["nbeta"][at],
         trace=away["trace"][at],
-        noise=away["noise"][at] + (0.0 if kernel.get("control") else measures["gradient_noise"]),
+        noise=away["controlled" if kernel.get("control") else "noise"][at],
         batch=kernel["batch"] if kernel["batch"] < rows else math.inf,
         friction=friction_of(kernel),
     )

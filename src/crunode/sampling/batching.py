@@ -22,6 +22,8 @@ __all__ = ["fill_batch", "gradient_noise", "measure_noise", "smaller_steps"]
 _SMALLEST = 256
 # Heating, as a share of the estimate, from which batches are made larger, and from which a control variate is worth it.
 _HOT, _WARM = 0.05, 0.005
+# The share of the noise that a control variate may leave.
+_BETTER = 0.6
 
 
 def gradient_noise(land: Landscape, seed: int, batches: int = 8, size: int = 32) -> float:
@@ -47,18 +49,22 @@ def measure_noise(
 ) -> None:
     """Record the noise of gradients at the center, and curvature and noise at points that chains reach at each level.
 
-    Without such points, the curvature is that at the center, and the noise that of the pilot's, which falls as 1/nβ.
+    Without such points the curvature is that at the center, and the noise that of the pilot's; what a control variate
+    leaves of it falls as 1/nβ.
     """
     measures["gradient_noise"] = gradient_noise(land, seed)
     if found is not None:
         measures["away"] = {name: list(value) for name, value in vars(found).items() if isinstance(value, tuple)}
         return
-    count, noise = len(levels), 0.0
+    plain, controlled = measures["gradient_noise"], 0.0
     if first is not None:
         generator = torch.Generator().manual_seed(derived_seed(seed, 15))
-        noise = sum(noise_away(land, w, generator) for w in first.last) / len(first.last) * first.nbeta[0]
-    trace, square = abs(measures["curvature_trace"]), measures["curvature_square"]
-    measures["away"] = {"trace": [trace] * count, "square": [square] * count, "noise": [noise / t for t in levels]}
+        each = [noise_away(land, w, generator) for w in first.last]
+        plain, controlled = (sum(column) / len(each) for column in zip(*each, strict=True))
+    start, trace = levels[0] if first is None else first.nbeta[0], abs(measures["curvature_trace"])
+    columns = {"trace": trace, "square": measures["curvature_square"], "noise": plain}
+    measures["away"] = {name: [value] * len(levels) for name, value in columns.items()}
+    measures["away"]["controlled"] = [controlled * start / t for t in levels]
 
 
 def fill_batch(
@@ -70,20 +76,21 @@ def fill_batch(
     reasons: dict[str, str],
 ) -> Any:
     """Fill in the batch, and whether minibatch noise at the center is taken away (unless the step was given)."""
-    rows, noise, away = land.data.rows, measures["gradient_noise"], measures["away"]["noise"]
+    rows, away = land.data.rows, measures["away"]
     size = signal(first, measures)
     base = min(range(len(levels)), key=lambda j: abs(math.log(levels[j] / wbic_nbeta(land.n))))
     step, friction = steps_of(kernel, len(levels))[base], friction_of(kernel)
 
     def heating(batch: int, control: bool) -> float:
-        here, most = away[base] + (0.0 if control else noise), batch if batch < rows else math.inf
+        here, most = away["controlled" if control else "noise"][base], batch if batch < rows else math.inf
         return predicted(step, levels[base], trace=0.0, noise=here, batch=most, friction=friction)[1]
 
     batch = min(_SMALLEST if kernel.batch is None else kernel.batch, rows)
     control = getattr(kernel, "control", None)
     if hasattr(kernel, "control") and control is None and reasons["step"] != "as asked":
-        control = heating(batch, False) - heating(batch, True) > _WARM * size and affordable(land, batch)
-        yes, no = "minibatch noise at the center is taken away", "there is little minibatch noise at the center"
+        better = heating(batch, True) < _BETTER * heating(batch, False)
+        control = better and heating(batch, False) > _WARM * size and affordable(land, batch)
+        yes, no = "minibatch noise at the center is taken away", "minibatch noise is small, or not that at the center"
         reasons["control"] = yes if control else no if affordable(land, batch) else "it would take too much memory"
     if kernel.batch is not None:
         reasons["batch"] = "as asked"
@@ -106,11 +113,11 @@ def smaller_steps(
     """Smaller steps where curvature is high away from the center, or where they are predicted to add much."""
     away, start = measures["away"], steps_of(kernel, len(levels))
     steps = bounded(start, levels, away.get("largest", [0.0] * len(levels)), precision)
-    center = 0.0 if getattr(kernel, "control", None) else measures["gradient_noise"]
+    noise = away["controlled" if getattr(kernel, "control", None) else "noise"]
     options = {"batch": kernel.batch if kernel.batch < land.data.rows else math.inf, "friction": friction_of(kernel)}
     added = [
-        sum(predicted(e, t, trace=h, noise=center + c, **options))
-        for e, t, h, c in zip(steps, levels, away["trace"], away["noise"], strict=True)
+        sum(predicted(e, t, trace=h, noise=c, **options))
+        for e, t, h, c in zip(steps, levels, away["trace"], noise, strict=True)
     ]
     factors = calming([b / signal(first, measures) for b in added])
     steps = tuple(e * f for e, f in zip(steps, factors, strict=True))

@@ -94,9 +94,7 @@ class Engine:
         if self.layout != "batched":
             gradient, excess = gradient[None], excess[None]
         if isinstance(self._batches, ControlledBatches):
-            correction = self._batches.correction(self._step)
-            gradient = gradient.addcmul_(correction, self.nbeta[:, None])
-            excess = excess + torch.linalg.vecdot(correction, self.offset(w))
+            gradient = gradient.addcmul_(self._batches.correction(self._step), self.nbeta[:, None])
         return gradient, excess
 
     def __call__(self, w: Tensor) -> tuple[Tensor, Tensor]:

@@ -156,7 +156,8 @@ class Explored:
         largest: Largest eigenvalue of the Hessian, the mean over points.
         trace: Its trace.
         square: The trace of its square.
-        noise: Trace of the covariance of single-example gradients, less those at the center of the same examples.
+        noise: Trace of the covariance of single-example gradients.
+        controlled: The same, less the gradients at the center of the same examples.
         gradients: What it took, of one chain on the landscape's examples.
     """
 
@@ -164,6 +165,7 @@ class Explored:
     trace: tuple[float, ...]
     square: tuple[float, ...]
     noise: tuple[float, ...]
+    controlled: tuple[float, ...]
     gradients: int
 
 
@@ -200,14 +202,19 @@ def explore(posterior: Posterior, *, seed: int, layout: str, chains: int = 2) ->
                 break
         sign = torch.randint(0, 2, w.shape, generator=generator).to(w) * 2 - 1
         product = _product(land, w, sign, radius, batch).double()
-        rows.append((largest, float(product @ sign.double()), float(product @ product), noise_away(land, w, generator)))
-    table = torch.tensor(rows, dtype=torch.float64).view(len(posterior.levels), chains, 4).mean(1)
+        traces = float(product @ sign.double()), float(product @ product)
+        rows.append((largest, *traces, *noise_away(land, w, generator)))
+    table = torch.tensor(rows, dtype=torch.float64).view(len(posterior.levels), chains, 5).mean(1)
     columns = [tuple(column.tolist()) for column in table.T]
-    return Explored(columns[0], columns[1], columns[2], columns[3], found.gradients)
+    return Explored(columns[0], columns[1], columns[2], columns[3], columns[4], found.gradients)
 
 
-def noise_away(land: Landscape, w: Tensor, generator: torch.Generator, batches: int = 8, size: int = 32) -> float:
-    """Trace of the covariance of g_i(w) − g_i(w*), the noise of gradients that a control variate leaves.
+def noise_away(
+    land: Landscape, w: Tensor, generator: torch.Generator, batches: int = 8, size: int = 32
+) -> tuple[float, float]:
+    """Traces of the covariances of g_i(w), and of g_i(w) − g_i(w*), the noise that a control variate leaves.
+
+    The latter is the smaller one near the center only: far along a curved valley the gradients have little in common.
 
     Args:
         land: The landscape.
@@ -216,13 +223,15 @@ def noise_away(land: Landscape, w: Tensor, generator: torch.Generator, batches: 
         batches: Number of batches to compare.
         size: Examples in each.
     """
-    rows, count = [], min(size, land.data.rows)
+    plain, controlled, count = [], [], min(size, land.data.rows)
     for _ in range(batches):
         index = torch.randperm(land.data.rows, generator=generator)[:count].to(land.device)
         batch = land.data.take(index)
         count = leaves(batch)[0].shape[0]  # in a list of batches, that of the batch
-        rows.append(land.batch_gradient(w, batch) - land.batch_gradient(land.center, batch))
-    return count * float(torch.stack(rows).var(0).double().sum())
+        plain.append(land.batch_gradient(w, batch))
+        controlled.append(plain[-1] - land.batch_gradient(land.center, batch))
+    first, second = (count * float(torch.stack(rows).var(0).double().sum()) for rows in (plain, controlled))
+    return first, second
 
 
 def _product(land: Landscape, w: Tensor, v: Tensor, radius: float, batch: Any) -> Tensor:
