@@ -8,8 +8,8 @@ the error of the step was removed; "ess" is the effective sample size of nβ(L(w
 ‖w − w*‖² in a thousand gradients; "gradients_1%" is how many gradients an error of 1 % of λ takes, step error removed.
 
 Landscapes: a quadratic with curvatures over three decades (exact); reduced rank regression 6-4-6 of rank 2, with the
-model's own labels and with unit noise on minibatches of 128; and a tanh network 2-4-1 at its true parameter with unit
-noise, both against long runs of HMC.
+model's own labels and with unit noise on minibatches of 128, in a narrow prior and a wide one; and a tanh network
+2-4-1 at its true parameter with unit noise, all but the first against long runs of HMC.
 """
 
 from __future__ import annotations
@@ -72,7 +72,8 @@ def targets() -> list[tuple[str, Posterior, int | None, float | None]]:
     return [
         ("quadratic, condition 1000", Posterior(bowl, QUADRATIC_NBETA, Gaussian(QUADRATIC_PRECISION)), None, exact),
         ("reduced rank, own labels", Posterior(own, nbeta, Gaussian(3.0)), None, None),
-        ("reduced rank, unit noise, batch 128", Posterior(noisy, nbeta, Gaussian(3.0)), 128, None),
+        ("reduced rank, unit noise, batch 128, narrow prior", Posterior(noisy, nbeta, Gaussian(30.0)), 128, None),
+        ("reduced rank, unit noise, batch 128, wide prior", Posterior(noisy, nbeta, Gaussian(3.0)), 128, None),
         ("tanh 2-4-1, unit noise", Posterior(tanh_network(), 1000 / math.log(1000), Gaussian(1.0)), None, None),
     ]
 
