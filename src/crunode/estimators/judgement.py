@@ -27,6 +27,7 @@ _HALF_STEP = 0.25
 # A limit that all points agree on still is not known better than this.
 _CERTAIN = 0.005
 _SHARP = 0.05
+_REPEATS = 40
 _ABOUT_CHAINS = ("MC201", "MC202", "MC203")
 
 Level = dict[str, float]
@@ -69,7 +70,7 @@ def estimate_from(draws: Draws, findings: tuple[Finding, ...] = ()) -> Estimate:
     limit = Limit.from_summary(draws.spec.get("limit"))
     found = _Answer(draws, rows, nearest, limit)
     found.answer()
-    terms = found.terms | step_terms(draws, nearest["nbeta"], removed)
+    terms = found.terms if found.by_valley else found.terms | step_terms(draws, nearest["nbeta"], removed)
     total = math.hypot(*terms.values()) if terms else 0.0
     seen = [*found.findings, *_findings(draws, rows, nearest, found.value, math.hypot(found.se, total), terms, dim)]
     if found.by_valley:
@@ -156,7 +157,10 @@ class _Answer:
         if limit is not None and (limit.smooth or (sharp and not mixed)):
             self._take(limit, fit.value)
             return
-        self.value, self.se, self.terms["temperature"] = fit.value, fit.se, fit.spread
+        self.value, self.terms["temperature"] = fit.value, fit.spread
+        self.se = self._repeated(levels, errors, n, noisy, within)
+        # What the fit is unsure of beyond that: chains that still spread, laws that fit badly.
+        self.terms["mixing"] = math.sqrt(max(fit.se**2 - self.se**2, 0.0))
         if noisy and fit.noise_slope > 0:
             self.terms["label_noise"] = math.sqrt((kappa or 1.0) * levels[0] / n * max(fit.value, 0.0) / 2)
         # What label noise takes away is put back before asking whether the rest settles.
@@ -170,6 +174,16 @@ class _Answer:
             self.terms = {"temperature": abs(settled[min(here + 1, len(rows) - 1)] - settled[max(here - 1, 0)]) / 2}
             ends = f"{settled[0]:.3g} at nbeta {levels[0]:.3g} but {settled[-1]:.3g} at {levels[-1]:.3g}"
             self.findings.append(Finding.of("LLC103", ends))
+
+    def _repeated(
+        self, levels: list[float], errors: list[float], n: int, noisy: bool, within: tuple[float, float] | None
+    ) -> float:
+        """How far a repeat with another seed would move: the answer when levels move by their Monte-Carlo errors."""
+        chance = np.random.default_rng(self.draws.spec["asked"]["seed"])
+        values = np.array([r["value"] for r in self.rows])
+        moved = values + np.array([r["se"] for r in self.rows]) * chance.standard_normal((_REPEATS, len(values)))
+        found = [extrapolate(levels, row.tolist(), errors, n, noisy, limit=within).value for row in moved]
+        return float(np.std(found, ddof=1))
 
     def _take(self, limit: Limit, sampled: float) -> None:
         """The valley's limit for the answer."""
