@@ -286,7 +286,7 @@ def output_roots(seen: Evaluation, batch: Any) -> Tensor:
             probe = torch.linspace(1, 2, free.numel(), dtype=free.dtype, device=free.device).reshape(free.shape)
             (product,) = torch.autograd.grad(slope, free, probe)
             ratio = product / probe
-            if float(ratio.std()) <= 1e-9 * float(ratio.mean()):
+            if float(ratio.max() - ratio.min()) <= 1e-9 * float(ratio.mean()):
                 return ratio.mean().sqrt()
     return _roots(seen, outputs, batch, outputs[0].numel())[0]
 

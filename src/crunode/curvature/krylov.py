@@ -30,8 +30,9 @@ _LIMIT, _NEAR = 1e-3, 10.0
 _LANCZOS, _CHECK, _SETTLED = 240, 10, 1e-3
 _PROBES, _PRECISE = 6, 0.005
 _SOLVE_STEPS, _SOLVE_TO, _KERNEL_TO = 200, 0.03, 1e-3
-# The scaling for steps is a milder one, for which a step is about as short as it can be.
-_MILD = 0.02
+# τ of the scaling: for ranks, where it is to be strong but not to lift rounding; for long steps, which are to be about
+# as short as can be; for directions that J does not see.
+_STRONG, _MILD, _KERNEL = 1e-9, 0.02, 1e-4
 # Bytes for intermediate results that are kept, and for Lanczos vectors.
 _KEPT, _SHARE = 1 << 28, 0.2
 _POWER = 12
@@ -41,7 +42,9 @@ class KrylovMap(OutputMap):
     """With products Jv and Jᵀu alone."""
 
     method = "krylov"
-    resolution = 1e-9
+    resolution = 1e-7
+    missed = 5e-3
+    flat = 1e-6
     chords = 0
 
     def __init__(self, seen: Evaluation, examples: Tensor) -> None:
@@ -124,7 +127,7 @@ class Krylov:
             v = self.scaling.push(self.scaling.pull(v, least), least)
         return self.push(v)
 
-    def _inverse(self, right: Tensor, mu: float, to: float) -> Tensor:
+    def _inverse(self, right: Tensor, least: float, mu: float, to: float) -> Tensor:
         """(JB(JB)ᵀ + μ)⁻¹ times a vector by conjugate gradients."""
         u, rest = torch.zeros_like(right), right.clone()
         along, size = rest.clone(), float(rest @ rest)
@@ -134,7 +137,7 @@ class Krylov:
                 return u
             if size < best:
                 best, kept = size, u.clone()
-            product = self.gram(along, _MILD).add_(along, alpha=mu)
+            product = self.gram(along, least).add_(along, alpha=mu)
             share = size / max(float(along @ product), 1e-300)
             u.add_(along, alpha=share)
             rest.sub_(product, alpha=share)
@@ -143,17 +146,36 @@ class Krylov:
         return kept
 
     def solve(self, residual: Tensor, damping: float) -> Tensor:
-        """BBᵀJᵀ(JB(JB)ᵀ + μ)⁻¹ F, for μ relative to the largest eigenvalue."""
-        return self._weights(self._inverse(residual, damping * self._top(_MILD), _SOLVE_TO))
+        """BBᵀJᵀ(JB(JB)ᵀ + μ)⁻¹ F, for μ relative to the largest eigenvalue.
 
-    def _weights(self, u: Tensor) -> Tensor:
-        return self.scaling.push(self.scaling.pull(self.back(u), _MILD), _MILD)
+        With B = 1 that is the shortest step, for which the equations are hard to solve. The scaling, which makes them
+        easy, grows stronger as the damping goes, when steps have become short.
+        """
+        least = min(max(damping ** (2 / 3), _STRONG), _MILD)
+        return self._weights(self._inverse(residual, least, damping * self._top(least), _SOLVE_TO), least)
+
+    def _weights(self, u: Tensor, least: float) -> Tensor:
+        return self.scaling.push(self.scaling.pull(self.back(u), least), least)
 
     def kernel(self, step: Tensor) -> Tensor:
         """What is left of a step without what J sees."""
-        for _ in range(3):
-            step = step - self._weights(self._inverse(self.push(step), 1e-12 * self._top(_MILD), _KERNEL_TO))
+        for _ in range(2):
+            pushed = self.push(step)
+            step = step - self._weights(self._inverse(pushed, _KERNEL, 1e-9 * self._top(_KERNEL), _KERNEL_TO), _KERNEL)
         return step
+
+    def misses(self, others: OutputMap, step: Tensor) -> float:
+        """How much other rows show in directions that these do not see, as a number of directions for each of these.
+
+        A random vector z, less its part in the row space of JB, is left with one unit for each direction not seen.
+        """
+        pulled = self.scaling.push(step, _STRONG)
+        for _ in range(2):
+            seen = self._inverse(self.push(pulled), _STRONG, 1e-6 * self._top(_STRONG), _KERNEL_TO)
+            pulled = pulled - self._weights(seen, _STRONG)
+        there = float(others.pushed(self._w, pulled).square().sum()) / others.rows
+        before = float(self.push(self.scaling.push(step, _STRONG)).square().sum()) / self._map.rows
+        return there / before if before > 0 else 0.0
 
     def rank(self, cut: float, band: float, random: Random) -> tuple[float, float]:
         """Singular values of JB that are not zero, and the error of that: random probes, values near the limit."""
@@ -161,7 +183,7 @@ class Krylov:
         side = len(self._w) if tall else self._map.rows
         if not self.top > 0:
             return 0.0, 0.0
-        least = 10 * cut**2
+        least = _STRONG
 
         def product(u: Tensor) -> Tensor:
             if tall:

@@ -50,6 +50,9 @@ class Linear(Protocol):
     def kernel(self, step: Tensor) -> Tensor:
         """The part of a step that J does not see."""
 
+    def misses(self, others: OutputMap, step: Tensor) -> float:
+        """How much other rows show in directions that these do not see, relative to what they show in all."""
+
     def rank(self, cut: float, band: float, random: Random) -> tuple[float, float]:
         """How many singular values are above `cut` times the largest, and how far that is uncertain."""
 
@@ -66,11 +69,15 @@ class OutputMap:
         rows: Values of F.
         gradients: Passes over the examples so far, forward or backward.
         resolution: A relative residual that steps can reach.
+        missed: What `Linear.misses` may be where the examples are enough.
+        flat: A damping that hardly damps.
         chords: Further steps by the same linear part that are worth while.
     """
 
     method = ""
     resolution = 0.0
+    missed = 0.0
+    flat = 1e-12
     chords = 4
 
     def __init__(self, seen: Evaluation, examples: Tensor) -> None:
@@ -113,6 +120,7 @@ class DenseMap(OutputMap):
 
     method = "dense"
     resolution = 1e-12
+    missed = 1e-6
 
     def __init__(self, seen: Evaluation, examples: Tensor) -> None:
         super().__init__(seen, examples)
@@ -201,6 +209,14 @@ class Dense:
             else:
                 step = step - self.rows.T @ self._inverse(self.rows @ step, 1e-12)
         return step
+
+    def misses(self, others: OutputMap, step: Tensor) -> float:
+        """How much other rows show in directions that these do not see, relative to the largest singular value."""
+        rest = self.kernel(step)
+        if not float(rest.norm()) > 1e-6 * float(step.norm()) or not self.top > 0:
+            return 0.0
+        size = math.sqrt(self.top * others.rows / self._outputs.rows) * float(rest.norm())
+        return float(others.pushed(self._w, rest).norm()) / size
 
     def rank(self, cut: float, band: float, random: Random | None = None) -> tuple[float, float]:
         """Singular values above a gap near `cut` times the largest, and how far that is uncertain."""

@@ -45,6 +45,8 @@ _OTHERS = 64
 _MANY, _FIRST = 200_000, 1024
 _STEPS, _RETRIES, _CHORDS = 40, 4, 4
 _DAMPING = 1e-2
+# Squared singular values all below this, relative to where steps began, show a map that is flat on the valley.
+_FLAT = 1e-8
 # What a residual may grow by, and what it has to fall to: over a few steps, and in one by the same matrices.
 _GROWTH, _SLOW, _WORTH = 3.0, 0.8, 0.3
 # Steps along the kernel, relative to the weights, and the largest correction they may need.
@@ -191,13 +193,10 @@ def _enough_rows(
         if not len(more):
             return outputs, None, True
         others = OutputMap(seen, more.sort().values)
-        linear = outputs.at(generic)
-        rest = linear.kernel(step)
-        unseen = float(others.pushed(generic, rest).norm()) if float(rest.norm()) > 1e-6 * float(step.norm()) else 0.0
+        unseen = outputs.at(generic).misses(others, step)
         spent += outputs.gradients + others.gradients * others.examples // outputs.examples
         outputs.gradients = others.gradients = 0
-        size = math.sqrt(linear.top * others.rows / outputs.rows) * float(rest.norm())
-        return outputs, others, unseen <= _ROUNDED * size
+        return outputs, others, unseen <= outputs.missed
 
     examples, low = min(count, max(_FIRST if land.dim > _MANY else 2, math.ceil(64 / width))), 0
     outputs, others, enough = chosen(examples)
@@ -282,12 +281,13 @@ class _Smooth:
 def _closed(outputs: OutputMap, point: Tensor) -> Tensor | None:
     """The point of the valley that damped Gauss-Newton steps lead to; None when they do not arrive."""
     center, residual = outputs.seen.center, outputs.residual(point)
-    sizes = [float(residual.norm())]
+    sizes, largest = [float(residual.norm())], 0.0
     for _ in range(_STEPS):
         linear = outputs.at(point)
+        largest = max(largest, linear.top)
+        if not linear.top > _FLAT * largest or not math.isfinite(sizes[-1]):
+            return None  # J vanishes on the valley, which it says nothing of
         away = sizes[-1] / (math.sqrt(linear.top) * float((point - center).norm()) + 1e-300)
-        if not math.isfinite(away):
-            return None
         if away <= outputs.resolution:
             return point
         if len(sizes) > 5 and sizes[-1] > _SLOW * max(
@@ -328,7 +328,7 @@ def _is_smooth(rows: _Rows, point: Tensor, step: Tensor) -> bool:
         along = rest * (share * float(step.norm()) / float(rest.norm()))
         again = point + along
         for _ in range(_CHORDS):
-            again = again - linear.solve(outputs.residual(again) - start, 1e-12)
+            again = again - linear.solve(outputs.residual(again) - start, outputs.flat)
         moved, size = float((again - point - along).norm()), float(along.norm())
         allowed = max(_ROUNDED, _CURVED * share) * math.sqrt(linear.top) * size
         closed = float((outputs.residual(again) - start).norm()) <= allowed
