@@ -87,8 +87,9 @@ def recorded(name: str) -> dict:
 
 DEEP_LINEAR = """## Random deep linear networks
 
-Networks of the published benchmark's smaller classes (ranks lowered at random, $10^5$ examples without label noise), defaults
-only, against the local coefficient at their weights; see [the benchmark](benchmark.md). Covered: within 1.96 stated errors.
+Networks of the published benchmark's smaller classes (ranks lowered at random, $10^5$ examples without label noise),
+defaults only, against the local coefficient at their weights; see [the benchmark](benchmark.md). Covered: within 1.96
+stated errors.
 
 | class | networks | marked ok | median error | 95th percentile | worst | order | covered | gradients | seconds |
 |---|---|---|---|---|---|---|---|---|---|
