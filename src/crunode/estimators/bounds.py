@@ -14,8 +14,8 @@ from crunode.core.landscape import Landscape
 from crunode.core.result import Estimate, Finding
 from crunode.core.rng import derived_seed
 from crunode.curvature.jacobian import NoOutputs
-from crunode.curvature.minima import nearby_minima
 from crunode.curvature.spectrum import Spectrum, spectrum
+from crunode.curvature.valley import valley
 from crunode.errors import InputError
 from crunode.exact.result import LearningCoefficient
 
@@ -24,6 +24,9 @@ __all__ = ["bounds", "rank_finding"]
 _CITATION = "Watanabe 2009, chapter 7; rank J/2 ≤ λ ≤ codim/2 by the splitting lemma"
 _NEARBY = 2
 _REALISED = 1e-5
+# Parameters up to which points of the set of minima are looked for; how far around, relative to the weights, and from
+# how many points each.
+_MOST_WALKED, _AROUND, _STARTS = 3000, (0.01, 0.03), 4
 # Share of the work of an estimate that a look at the rank may take, and the most rows it looks at.
 _SHARE, _MOST_ROWS = 0.05, 1000
 # Weights that may be copied to double precision for it.
@@ -36,7 +39,7 @@ def bounds(landscape: Landscape, *, rows: int | None = None, seed: int = 0) -> L
     J is the Jacobian of parameters → outputs on the data. Where each example's loss is least at w*, the loss near w* is
     ½‖J (w − w*)‖²/n to second order, so rank J directions are quadratic and add ½ each (splitting lemma); every other
     direction adds between 0 and ½. The upper bound falls by ½ for each parameter that nothing depends on, and to half
-    the codimension of the set of minima where that is found by walking on it (`crunode.curvature.minima`). Where the
+    the codimension of the set of minima where that is found by walking on it (`crunode.curvature.valley`). Where the
     rank is the same at w* and at random points near it, or all rows of J are independent, w* lies on a smooth manifold
     of minima, and λ = rank J / 2 with multiplicity 1; where the rank is d, the model is regular there.
 
@@ -99,10 +102,10 @@ def bounds(landscape: Landscape, *, rows: int | None = None, seed: int = 0) -> L
             details["unused_parameters"] = unused
             high = Fraction(dim - unused, 2)
             hypotheses = (*hypotheses, "parameters without influence at w* and at random points near it have none")
-        piece = nearby_minima(landscape, seed=seed)
-        if piece is not None and Fraction(piece.codimension, 2) < high:
-            details |= {"codimension": piece.codimension, "codimension_at": piece.distance}
-            high = max(low, Fraction(piece.codimension, 2))
+        piece = _piece(landscape, seed)
+        if piece is not None and Fraction(piece[0], 2) < high:
+            details |= {"codimension": piece[0], "codimension_at": piece[1]}
+            high = max(low, Fraction(piece[0], 2))
             near_enough = (
                 "the smooth piece of minima that was met near w* reaches w* (half its codimension is the bound)"
             )
@@ -169,6 +172,21 @@ def _nearby(land: Landscape, rows: int | None, seed: int) -> list[Spectrum]:
         except (InputError, RuntimeError):
             return []
     return found
+
+
+def _piece(land: Landscape, seed: int) -> tuple[int, float] | None:
+    """The least codimension of smooth pieces of the minima near the center, and how far that one is."""
+    if land.dim > _MOST_WALKED:
+        return None
+    found = valley(land, around=_AROUND, starts=_STARTS, seed=seed, krylov=False)
+    if found is None:
+        return None
+    clear = [
+        (round(rank), distance)
+        for rank, error, distance in zip(found.ranks, found.errors, found.distances, strict=True)
+        if error == 0 and distance <= 3 * max(_AROUND)
+    ]
+    return min(clear, default=None)
 
 
 def _unused(here: Spectrum, near: list[Spectrum]) -> int:
