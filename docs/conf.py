@@ -112,16 +112,10 @@ def deep_linear_part() -> str:
     contents = [recorded(f"benchmark_{kind}.json") for kind in ("1k", "10k")]
 
     def row(part: dict) -> str:
-        shares = (
-            "ok",
-            "median_relative_error",
-            "95th_percentile",
-            "worst_relative_error",
-            "order_preserved",
-            "coverage",
-        )
-        cells = " | ".join(f"{100 * part[key]:.1f} %" for key in shares)
-        return f"| {part['class']} | {part['runs']} | {cells} | {part['median_gradients']:.0f} | {part['median_seconds']:.0f} |"
+        errors = ("median_relative_error", "95th_percentile", "worst_relative_error")
+        shares = " | ".join(f"{100 * part[key]:.1f} %" for key in ("ok", *errors, "order_preserved", "coverage"))
+        cost = f"{part['median_gradients']:.0f} | {part['median_seconds']:.0f}"
+        return f"| {part['class']} | {part['runs']} | {shares} | {cost} |"
 
     return DEEP_LINEAR.format(
         rows="\n".join(row(content["summary"][0]) for content in contents),

@@ -15,7 +15,7 @@ __all__ = ["Limit", "valley_limit"]
 
 # How far around the center its own valley is looked at, and how far a basin reaches, relative to the weights.
 _AROUND = {"local": (0.03, 0.1), "basin": (0.3, 1.0)}
-_STARTS, _MANY_STARTS, _SMALL = 2, 6, 500
+_STARTS, _MANY_STARTS, _SMALL, _HUGE = 2, 6, 500, 200_000
 # The pieces of the valley that are met have a little more than the least rank.
 _TYPICAL = 0.015
 
@@ -76,7 +76,10 @@ def valley_limit(land: Landscape, target: str = "local", *, seed: int = 0) -> Li
         13.5
     """
     starts = _MANY_STARTS if land.dim <= _SMALL else _STARTS
-    found = valley(land, around=_AROUND[target], starts=starts, seed=seed)
+    around: tuple[float, ...] = _AROUND[target]
+    if land.dim > _HUGE:  # pieces of the valley are all alike there
+        starts, around = 1, around[-1:]
+    found = valley(land, around=around, starts=starts, seed=seed)
     if found is None or not found.ranks:
         return None
     points = tuple(rank / 2 for rank in found.ranks)
