@@ -66,7 +66,7 @@ def examine(losses: Losses, own: Losses | None, center: Tensor, packing: Packing
         parts = [map_tree(lambda t, a=a: t[a : a + half], batch) for a in (0, half)]  # type: ignore[misc]
         activations = (saved - _evaluate(losses, w, _copied(parts[0]), label)[1]) // (size - half)
         # Where the model predicts its labels, losses at the center are what rounding left, other for each batch size.
-        floor = _ROUNDING * abs(float(losses(near.detach(), _copied(batch)).mean()))
+        floor = _ROUNDING * abs(float(losses(near.detach(), _copied(batch)).detach().mean()))
         if not all(_is_mean(losses, point, batch, parts, label, floor) for point in (w, near)):
             findings.append(Finding.of("DATA502", f"seen on a batch of {2 * half}"))
     findings += _gradient_findings(losses, w, near, packing, batch, label)
