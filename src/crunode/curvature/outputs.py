@@ -23,7 +23,7 @@ __all__ = ["Dense", "DenseMap", "Linear", "OutputMap", "Random", "counted", "den
 Random = Callable[[int], Tensor]
 
 # Entries of J, and the side of JJᵀ or JᵀJ, up to which matrices are held on a processor: about 0.8 GB with a factor.
-_ENTRIES, _SIDE = 1 << 25, 4000
+_ENTRIES, _SIDE = 1 << 25, 3000
 # On a graphics card: the share of its free memory that they may take together, and the side.
 _SHARE, _SIDE_CUDA = 0.4, 16_000
 # From this side up eigenvalues are counted by triangular factors there, which are products of blocks.

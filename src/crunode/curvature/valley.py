@@ -250,8 +250,10 @@ class _Walk:
     def approach(self) -> None:
         """Follow the piece of least rank towards the center, and give it up where it does not lead there."""
         clear = [s for s in self.found if s.clear]
-        if clear:
-            self.found = clear
+        if self.found:
+            # Random probes leave none as clear as that, but some with more than their error.
+            usual = 2 * min(s.error / max(s.rank, 1.0) for s in self.found)
+            self.found = clear or [s for s in self.found if s.error <= usual * max(s.rank, 1.0)]
         for _ in range(_HALVINGS if clear else 0):
             least = min(self.found, key=lambda s: s.rank)
             nearer = self._smooth(self._center + (least.point - self._center) / 2)
