@@ -127,7 +127,7 @@ def llc(
         options = _lengths_beside(limit)
     options["seed"] = seed
     try:
-        drawn = sample(posterior, kernel, store=store, executor=executor, layout=layout, **options)
+        drawn = sample(posterior, kernel, store=store, executor=executor, layout=layout, checks=True, **options)
     except EstimationError as error:
         if not isinstance(error.partial, Draws):
             raise

@@ -156,7 +156,7 @@ def remove_step_bias(draws: Draws) -> StepBias | None:
         >>> from crunode.sampling.run import sample
         >>> from crunode.sampling.stochastic import SGLD
         >>> land = Landscape.of_function(lambda w: w.square().sum(), torch.zeros(8))
-        >>> drawn = sample(Posterior(land, nbeta="wbic"), SGLD(), chains=16, draws=1000, warmup=100)
+        >>> drawn = sample(Posterior(land, nbeta="wbic"), SGLD(), chains=16, draws=1000, warmup=100, checks=True)
         >>> found = remove_step_bias(drawn)
         >>> abs(found.values[0] - 4) < 3 * found.se[0] < found.measured[0]
         True

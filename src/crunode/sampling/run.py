@@ -40,6 +40,7 @@ def sample(
     executor: Executor | None = None,
     layout: str | None = None,
     compiled: bool = False,
+    checks: bool = False,
 ) -> Draws:
     """Draw from `posterior`; whatever is left out is tuned, and what was chosen is in the result's `spec`.
 
@@ -57,6 +58,7 @@ def sample(
         executor: Where groups of chains run; `Serial()` by default.
         layout: "batched" or "sequential"; None (best) chooses by memory and a trial.
         compiled: Compile gradients with `torch.compile`; pays on long runs and on GPUs.
+        checks: Run chains beside the ladder too, that show how far an estimate depends on precision and step.
 
     Returns:
         The draws.
@@ -98,10 +100,12 @@ def sample(
         "seed": seed,
         "keep": sorted(keep),
         "observe": sorted(observe or ()),
+        "checks": checks,
     }
     plan = _stored_plan(store, asked, kernel)
     if plan is None:
         plan = tune(posterior, kernel, chains=chains, draws=draws, warmup=warmup, budget=budget, seed=seed)
+    plan = plan if checks else replace(plan, checks=())
     posterior, kernel = plan.apply(posterior, kernel)
     rungs = [*posterior.rungs(_steps(kernel, len(posterior.levels))), *plan.checks]
     ids = range(plan.chains * len(rungs))
