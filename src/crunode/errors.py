@@ -135,8 +135,9 @@ _KINDS = [
         "info",
         "Without label noise the loss is least on a whole valley of weights, and the center is a smooth point of it: "
         "the Jacobian of parameters to outputs has the same rank there and at points of the valley around it. The "
-        "learning coefficient is then half that rank, which is the value; the chains are there to look after it.",
-        "Nothing; for what chains with a weak prior drift to, ask for target='basin'.",
+        "learning coefficient is then half that rank, which is the value. Chains are run only where something is given "
+        "that is about them.",
+        "Nothing. Give draws= to see chains beside it, or target='basin' for what chains with a weak prior drift to.",
     ),
     FindingKind(
         "LLC110",
@@ -147,6 +148,33 @@ _KINDS = [
         "which is the learning coefficient where the pieces of the valley cross mildly, as in deep linear networks. "
         "Half the way to what the chains saw is in the systematic error.",
         "Raise draws and warmup if the limit is in doubt.",
+    ),
+    FindingKind(
+        "LLC111",
+        "the center is no minimum",
+        "warning",
+        "A short descent on all data from the center lowers the loss by so much that nbeta times it is more than half "
+        "of the estimate, which label noise alone does not do. The center lies on a slope or at a saddle, where there "
+        "is no learning coefficient; a value beside this is that of another place, or of none.",
+        "Train longer, or give polish=True to estimate at a minimum nearby.",
+    ),
+    FindingKind(
+        "LLC112",
+        "no minimum reached",
+        "warning",
+        "The weights were to be moved to a minimum nearby before the estimate, and the loss was still falling when the "
+        "gradients for it were spent, or when the weights had moved by ten times their size. There may be no minimum, "
+        "as with classes that can be told apart without error, where the loss falls for ever as the weights grow.",
+        "Train longer first, or give a larger number of gradients, as in polish=10000; add weight decay to the loss "
+        "where it has no minimum.",
+    ),
+    FindingKind(
+        "LLC113",
+        "chains left the surroundings",
+        "error",
+        "The loss grows more slowly than the distance from the center, which it does around no minimum: the chains "
+        "have left it for level ground, where only the prior holds them, and the value is the height of that ground.",
+        "Raise the precision or nbeta, so that chains stay around the center.",
     ),
     FindingKind(
         "MC201",

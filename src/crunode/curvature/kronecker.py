@@ -37,6 +37,7 @@ class Kronecker:
 
     Attributes:
         gradients: How many were taken.
+        top: The largest eigenvalue of K.
 
     Example:
         >>> a, b = torch.randn(2, 5, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
@@ -49,32 +50,55 @@ class Kronecker:
     """
 
     def __init__(self, shapes: Sequence[Sequence[int]], gradient: Callable[[], Tensor]) -> None:
+        self._begin(shapes)
+        self.gradients, wanted = 0, _FEWEST
+        open_ = self._moments
+        while self.gradients < wanted:
+            parts = dict(zip(map(id, self._moments), gradient().split(self._sizes), strict=True))
+            for moment in open_:
+                moment.add(parts[id(moment)])
+            self.gradients += 1
+            if self.gradients == wanted:
+                # What has enough now has enough later: it is left as it is.
+                open_ = [moment for moment in open_ if any(moment.short())]
+                wanted *= 2 if open_ and wanted < _MOST else 1
+        self._finish()
+
+    @classmethod
+    def of_rows(cls, shapes: Sequence[Sequence[int]], jacobian: Tensor) -> Kronecker:
+        """K from all rows of J: there is no chance in it."""
+        found = cls.__new__(cls)
+        found._begin(shapes)
+        found.gradients = 0
+        for part, moment in zip(jacobian.split(found._sizes, dim=1), found._moments, strict=True):
+            moment.add_rows(part)
+        found._finish()
+        return found
+
+    def _begin(self, shapes: Sequence[Sequence[int]]) -> None:
         self._shapes = [(s[0], math.prod(s[1:])) if len(s) > 1 else (math.prod(s), 1) for s in shapes]
         self._sizes = [a * b for a, b in self._shapes]
-        moments = [_Moments(shape) for shape in self._shapes]
-        self.gradients, wanted = 0, _FEWEST
-        while self.gradients < wanted:
-            for part, moment in zip(gradient().split(self._sizes), moments, strict=True):
-                moment.add(part)
-            self.gradients += 1
-            if self.gradients == wanted < _MOST and any(any(moment.short()) for moment in moments):
-                wanted *= 2
-        self._parts = [moment.factors() for moment in moments]
-        self._top = max((float(left.max() * right.max()) for _, left, _, right in self._parts), default=0.0)
+        self._moments = [_Moments(shape) for shape in self._shapes]
+
+    def _finish(self) -> None:
+        self._parts = [moment.factors() for moment in self._moments]
+        tops = [left.max() * right.max() for _, left, _, right in self._parts]
+        self.top = float(torch.stack(tops).max()) if tops else 0.0
+        del self._moments
 
     def pull(self, gradient: Tensor, damping: float) -> Tensor:
-        """Bᵀ times a gradient, for τ relative to the largest eigenvalue of K."""
-        tau, found = damping * self._top + 1e-300, []
-        for part, shape, (axes, left, others, right) in self._each(gradient):
-            block = part.reshape(shape)
+        """Bᵀ times a gradient, or each of many, for τ relative to the largest eigenvalue of K."""
+        tau, found = damping * self.top + 1e-300, []
+        for part, (a, b), (axes, left, others, right) in self._each(gradient):
+            block = part.reshape(*part.shape[:-1], a, b)
             block = block if axes is None else axes.T @ block
             block = block if others is None else block @ others
-            found.append((block * (left[:, None] * right + tau).rsqrt()).reshape(-1))
-        return torch.cat(found)
+            found.append((block * (left[:, None] * right + tau).rsqrt()).reshape(part.shape))
+        return torch.cat(found, dim=-1)
 
     def push(self, step: Tensor, damping: float) -> Tensor:
         """B times a step."""
-        tau, found = damping * self._top + 1e-300, []
+        tau, found = damping * self.top + 1e-300, []
         for part, shape, (axes, left, others, right) in self._each(step):
             block = part.reshape(shape) * (left[:, None] * right + tau).rsqrt()
             block = block if axes is None else axes @ block
@@ -83,7 +107,7 @@ class Kronecker:
         return torch.cat(found)
 
     def _each(self, vector: Tensor) -> list[tuple[Tensor, tuple[int, int], _Factors]]:
-        return list(zip(vector.split(self._sizes), self._shapes, self._parts, strict=True))
+        return list(zip(vector.split(self._sizes, dim=-1), self._shapes, self._parts, strict=True))
 
 
 # Axes and eigenvalues of the left side, and of the right.
@@ -94,14 +118,15 @@ class _Moments:
     """Second moments of gradients of one tensor."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
-        self._shape, self._size, self._count = shape, 0.0, 0
+        self._shape, self._count, self._size = shape, 0, torch.zeros((), dtype=torch.float64)
         self._sums: list[Tensor | None] = [None, None]
-        self._device = torch.device("cpu")
+        self._few = [False, False]
+        self._sides: list[tuple[Tensor, Tensor] | None] | None = None
 
     def add(self, gradient: Tensor) -> None:
         block = gradient.reshape(self._shape)
-        self._size += float(block.square().sum())
-        self._count, self._device = self._count + 1, gradient.device
+        self._size = block.square().sum() + self._size.to(block.device)
+        self._count, self._sides = self._count + 1, None
         if min(self._shape) == 1:
             return
         for side, length in enumerate(self._shape):
@@ -110,25 +135,49 @@ class _Moments:
                 last = self._sums[side]
                 self._sums[side] = product if last is None else last.add_(product)
 
+    def add_rows(self, gradients: Tensor) -> None:
+        """All of the given ones."""
+        self._size = gradients.square().sum()
+        self._count = len(gradients)
+        if min(self._shape) == 1:
+            return
+        blocks = gradients.reshape(len(gradients), *self._shape)
+        for side, length in enumerate(self._shape):
+            if length <= _LONGEST:
+                flat = blocks.movedim(1 + side, 0).reshape(length, -1)
+                self._sums[side] = flat @ flat.T
+
+    def _turned(self) -> list[tuple[Tensor, Tensor] | None]:
+        """Eigenvalues and eigenvectors of both sides."""
+        if self._sides is None:
+            self._sides = [None if total is None else _eigen(total) for total in self._sums]
+        return self._sides
+
     def short(self) -> list[bool]:
         """Whether there are too few gradients for all directions of the left side to be met, and of the right."""
-        if self._sums == [None, None] or not self._size > 0:
+        if self._sums == [None, None]:
             return [False, False]
-        found = []
-        for total, length in zip(self._sums, self._shape, strict=True):
-            values = None if total is None else torch.linalg.eigvalsh(total)
-            found.append(length if values is None else int((values > _ROUNDING * values[-1]).sum()))
-        return [self._count * found[1] < _EACH * found[0], self._count * found[0] < _EACH * found[1]]
+        ranks = [
+            length if side is None else int((side[0] > _ROUNDING * side[0][-1]).sum())
+            for side, length in zip(self._turned(), self._shape, strict=True)
+        ]
+        self._few = [self._count * ranks[1] < _EACH * ranks[0], self._count * ranks[0] < _EACH * ranks[1]]
+        return self._few
 
     def factors(self) -> _Factors:
         """Eigenvectors of both sides with eigenvalues whose products are those of K."""
         sides: list[tuple[Tensor | None, Tensor]] = []
-        for total, length, few in zip(self._sums, self._shape, self.short(), strict=True):
-            if total is None or not self._size > 0:
-                sides.append((None, torch.full((length,), 1 / length, dtype=torch.float64, device=self._device)))
+        for side, length, few in zip(self._turned(), self._shape, self._few, strict=True):
+            if side is None:
+                sides.append((None, torch.full_like(self._size, 1 / length).expand(length)))
                 continue
-            values, axes = torch.linalg.eigh(total)
-            values = values.clamp(min=0) / float(values.clamp(min=0).sum())
-            sides.append((axes, values * (1 - _MIXED) + _MIXED / length if few else values))
+            values = side[0].clamp(min=0)
+            values = values / values.sum().clamp(min=1e-300)
+            sides.append((side[1], values * (1 - _MIXED) + _MIXED / length if few else values))
         (axes, left), (others, right) = sides
         return axes, left * (self._size / max(self._count, 1)), others, right
+
+
+def _eigen(total: Tensor) -> tuple[Tensor, Tensor]:
+    values, axes = torch.linalg.eigh(total)
+    return values, axes

@@ -19,9 +19,11 @@ import torch
 from torch import Tensor
 
 from crunode.core.landscape import Landscape
+from crunode.curvature.captured import captured
 from crunode.curvature.jacobian import Evaluation
 from crunode.curvature.kronecker import Kronecker
-from crunode.curvature.outputs import OutputMap, Random
+from crunode.curvature.outputs import Dense, DenseMap, OutputMap, Random
+from crunode.curvature.product_basis import ProductBasis
 
 __all__ = ["Krylov", "KrylovMap"]
 
@@ -29,10 +31,12 @@ __all__ = ["Krylov", "KrylovMap"]
 _LIMIT, _NEAR = 1e-3, 10.0
 _LANCZOS, _CHECK, _SETTLED = 240, 10, 1e-3
 _PROBES, _PRECISE = 6, 0.005
-_SOLVE_STEPS, _SOLVE_TO, _KERNEL_TO = 200, 0.03, 1e-3
-# τ of the scaling: for ranks, where it is to be strong but not to lift rounding; for long steps, which are to be about
-# as short as can be; for directions that J does not see.
-_STRONG, _MILD, _KERNEL = 1e-9, 0.02, 1e-4
+_SOLVE_STEPS, _SOLVE_TO, _KERNEL_TO = 400, 0.03, 1e-3
+_LOOK = 10
+# Probes for the product basis, and how many where there are so many rows that each counts for many.
+_BASIS_PROBES, _FEWER_PROBES, _MANY_ROWS = 64, 24, 50_000
+# τ of the scaling where it is to be strong but not to lift rounding.
+_STRONG = 1e-12
 # Bytes for intermediate results that are kept, and for Lanczos vectors.
 _KEPT, _SHARE = 1 << 28, 0.2
 _POWER = 12
@@ -42,14 +46,22 @@ class KrylovMap(OutputMap):
     """With products Jv and Jᵀu alone."""
 
     method = "krylov"
-    resolution = 1e-7
+    resolution = 1e-12
     missed = 5e-3
-    flat = 1e-6
+    flat = 1e-13
     chords = 0
 
-    def __init__(self, seen: Evaluation, examples: Tensor) -> None:
+    def __init__(self, seen: Evaluation, examples: Tensor, exact: bool = False) -> None:
         super().__init__(seen, examples)
+        self.exact, self._given = exact, examples  # by matrices at the end
         self._last: tuple[Tensor, Krylov] | None = None
+
+    def dense(self, w: Tensor) -> Dense:
+        """The linear part at w by matrices."""
+        matrices = DenseMap(self.seen, self._given)
+        found = matrices.at(w)
+        self.gradients += matrices.gradients
+        return found
 
     def at(self, w: Tensor) -> Krylov:
         """The products at w; those of the last point are kept."""
@@ -66,13 +78,31 @@ class Krylov:
         self._map, self._w = outputs, w.detach()
         self._sizes = [len(t) * (t.numel() // max(len(t), 1)) for t in outputs._origin]
         self._kept: list[Callable[[Tensor], Tensor]] = []
+        self._pushing: list[Callable[[Tensor], Tensor]] = []
         land = outputs.seen.landscape
-        if 8 * land.activations * outputs.examples <= _bytes(land):
-            self._kept = [self._pulling(k) for k in range(len(self._sizes))]
-            outputs.gradients += 1
-        self._chance = torch.Generator().manual_seed(0)
+        if 3 * 8 * land.activations * outputs.examples <= _bytes(land):
+            for k in range(len(self._sizes)):
+                self._keep(k)
+            outputs.gradients += 2
+        self._chance = torch.Generator(self._w.device).manual_seed(0)
         self._scaling: Kronecker | None = None
+        self._basis: ProductBasis | None = None
         self._tops: dict[float, float] = {}
+
+    def _keep(self, k: int) -> None:
+        """Hold all that Jᵀu and Jv need on a batch: uᵀJ is linear in u and has the derivative J in it."""
+        with torch.enable_grad():
+            free = self._w.clone().requires_grad_()
+            value = self._map.part(k, free)
+            at = torch.zeros_like(value, requires_grad=True)
+            try:
+                (pulled,) = torch.autograd.grad(value, free, at, create_graph=True)
+                torch.autograd.grad(pulled, at, self._w, retain_graph=True)
+            except RuntimeError:  # an operation whose derivative has none
+                pulled = None
+        self._kept.append(lambda u: torch.autograd.grad(value, free, u, retain_graph=True)[0])
+        if pulled is not None:
+            self._pushing.append(lambda v: torch.autograd.grad(pulled, at, v, retain_graph=True)[0])
 
     def _pulling(self, k: int) -> Callable[[Tensor], Tensor]:
         with torch.enable_grad():
@@ -90,7 +120,10 @@ class Krylov:
 
     def push(self, v: Tensor) -> Tensor:
         """Jv."""
-        return self._map.pushed(self._w, v)
+        if not self._pushing or len(self._pushing) < len(self._sizes):
+            return self._map.pushed(self._w, v)
+        self._map.gradients += 2
+        return torch.cat([push(v) for push in self._pushing])
 
     @property
     def scaling(self) -> Kronecker:
@@ -101,7 +134,7 @@ class Krylov:
         return self._scaling
 
     def _random(self, size: int) -> Tensor:
-        return torch.randn(size, generator=self._chance, dtype=torch.float64).to(self._w.device)
+        return torch.randn(size, generator=self._chance, dtype=torch.float64, device=self._w.device)
 
     @property
     def top(self) -> float:
@@ -110,14 +143,10 @@ class Krylov:
 
     def _top(self, least: float) -> float:
         if least not in self._tops:
-            u, size = self._random(self._map.rows), 0.0
+            u = self._random(self._map.rows)
             for _ in range(_POWER):
-                length = float(u.norm())
-                if not length > 0:
-                    break
-                u = self.gram(u / length, least)
-                size = float(u.norm())
-            self._tops[least] = size
+                u = self.gram(u / u.norm().clamp(min=1e-300), least)
+            self._tops[least] = float(u.norm())
         return self._tops[least]
 
     def gram(self, u: Tensor, least: float = 0.0) -> Tensor:
@@ -129,30 +158,60 @@ class Krylov:
 
     def _inverse(self, right: Tensor, least: float, mu: float, to: float) -> Tensor:
         """(JB(JB)ᵀ + μ)⁻¹ times a vector by conjugate gradients."""
-        u, rest = torch.zeros_like(right), right.clone()
-        along, size = rest.clone(), float(rest @ rest)
-        goal, best, kept = to**2 * size, math.inf, u
-        for _ in range(_SOLVE_STEPS):
-            if size <= goal:
-                return u
-            if size < best:
-                best, kept = size, u.clone()
-            product = self.gram(along, least).add_(along, alpha=mu)
-            share = size / max(float(along @ product), 1e-300)
-            u.add_(along, alpha=share)
-            rest.sub_(product, alpha=share)
-            last, size = size, float(rest @ rest)
-            along = rest + (size / last) * along
-        return kept
+        return self._gradients(right, lambda u: self.gram(u, least).add_(u, alpha=mu), torch.clone, to)
 
     def solve(self, residual: Tensor, damping: float) -> Tensor:
-        """BBᵀJᵀ(JB(JB)ᵀ + μ)⁻¹ F, for μ relative to the largest eigenvalue.
+        """Jᵀ(JJᵀ + μ)⁻¹ F, for μ relative to the largest eigenvalue.
 
-        With B = 1 that is the shortest step, for which the equations are hard to solve. The scaling, which makes them
-        easy, grows stronger as the damping goes, when steps have become short.
+        The scaling has no part in it: a shorter step in scaled weights is not the shortest one, and leads to other
+        pieces of the valley.
         """
-        least = min(max(damping ** (2 / 3), _STRONG), _MILD)
-        return self._weights(self._inverse(residual, least, damping * self._top(least), _SOLVE_TO), least)
+        return self.back(self._plain_inverse(residual, max(damping * self.top, 1e-300)))
+
+    def _plain_inverse(self, right: Tensor, mu: float) -> Tensor:
+        """(JJᵀ + μ)⁻¹ times a vector by preconditioned conjugate gradients."""
+        basis = self._product_basis()
+        return self._gradients(
+            right, lambda u: self.gram(u).add_(u, alpha=mu), lambda rest: basis.solve(rest, mu), _SOLVE_TO
+        )
+
+    @staticmethod
+    def _gradients(
+        right: Tensor, product: Callable[[Tensor], Tensor], nearer: Callable[[Tensor], Tensor], to: float
+    ) -> Tensor:
+        """The inverse of a product times a vector by conjugate gradients, until `to` of the vector is left."""
+        u, rest, along, last = torch.zeros_like(right), right.clone(), right, None
+        goal, least, kept = to * float(right.norm()), math.inf, u
+        if not goal > 0:
+            return u
+        for step in range(1, _SOLVE_STEPS + 1):
+            guess = nearer(rest)
+            size = rest @ guess
+            along = guess if last is None else guess.addcmul_(along, size / last)
+            moved = product(along)
+            share = size / (along @ moved).clamp(min=1e-300)
+            u.addcmul_(along, share)
+            rest.addcmul_(moved, share, value=-1)
+            last = size
+            # What is left is not looked at each time: a graphics card would have to be waited for.
+            if step < _LOOK or step % _LOOK == 0:
+                left = float(rest.norm())
+                if not math.isfinite(left):
+                    break
+                if left < least:
+                    least, kept = left, u.clone()
+                if left <= goal:
+                    break
+        return kept
+
+    def _product_basis(self) -> ProductBasis:
+        if self._basis is None:
+            outputs = self._map
+            probes = _BASIS_PROBES if outputs.rows <= _MANY_ROWS else _FEWER_PROBES
+            parts = captured(outputs.seen, self._w, outputs._batches, outputs._roots)
+            outputs.gradients += 2
+            self._basis = ProductBasis(lambda: self.push(self._random(len(self._w))), outputs.examples, probes, parts)
+        return self._basis
 
     def _weights(self, u: Tensor, least: float) -> Tensor:
         return self.scaling.push(self.scaling.pull(self.back(u), least), least)
@@ -161,7 +220,7 @@ class Krylov:
         """What is left of a step without what J sees."""
         for _ in range(2):
             pushed = self.push(step)
-            step = step - self._weights(self._inverse(pushed, _KERNEL, 1e-9 * self._top(_KERNEL), _KERNEL_TO), _KERNEL)
+            step = step - self._weights(self._inverse(pushed, _STRONG, 1e-6 * self._top(_STRONG), _KERNEL_TO), _STRONG)
         return step
 
     def misses(self, others: OutputMap, step: Tensor) -> float:
@@ -179,6 +238,8 @@ class Krylov:
 
     def rank(self, cut: float, band: float, random: Random) -> tuple[float, float]:
         """Singular values of JB that are not zero, and the error of that: random probes, values near the limit."""
+        if self._map.exact:
+            return self._map.dense(self._w).rank(cut, band)
         tall = self._map.rows > len(self._w)
         side = len(self._w) if tall else self._map.rows
         if not self.top > 0:
@@ -223,25 +284,33 @@ def counted_share(product: Callable[[Tensor], Tensor], u: Tensor, room: int) -> 
     """
     diagonal: list[float] = []
     beside: list[float] = []
-    basis = [u / u.norm()]
+    now = u / u.norm()
+    held = [now[None]]  # blocks of vectors
     last, found, doubt = math.nan, 0.0, 1.0
     for step in range(1, _LANCZOS + 1):
-        now = basis[-1]
         v = product(now)
-        diagonal.append(float(v @ now))
+        along = v @ now
         for _ in range(2):
-            for other in basis[-max(room, 2) :]:
-                v = v - float(v @ other) * other
-        size = float(v.norm())
-        beside.append(size)
-        done = size <= 1e-13 * max(max(diagonal), 1e-300)
+            for block in held:
+                v = v - block.T @ (block @ v)
+        size = v.norm()
+        now = v / size
+        both = torch.stack([along, size]).tolist()
+        diagonal.append(both[0])
+        beside.append(both[1])
+        done = beside[-1] <= 1e-13 * max(max(diagonal), 1e-300)
         if done or step % _CHECK == 0:
             found, doubt = _above(diagonal, beside)
             settled = abs(found - last)
             if done or (settled <= _SETTLED and doubt <= _SETTLED):
                 return found, doubt
             doubt, last = max(doubt, settled), found
-        basis.append(v / size)
+        if len(held[-1]) < _CHECK:
+            held[-1] = torch.cat([held[-1], now[None]])
+        else:
+            held.append(now[None])
+        while len(held) > 2 and sum(map(len, held)) > room:
+            held.pop(0)
     return found, doubt
 
 

@@ -7,7 +7,7 @@ so that ‖F‖²/2 is the loss above its least value to second order, and F = 0
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -17,6 +17,7 @@ from torch import Tensor
 from crunode.core.data import leaves
 from crunode.core.landscape import Landscape
 from crunode.curvature.jacobian import Evaluation, output_jacobian, output_roots, selected
+from crunode.curvature.kronecker import Kronecker
 
 __all__ = ["Dense", "DenseMap", "Linear", "OutputMap", "Random", "counted", "dense_rows"]
 
@@ -29,12 +30,18 @@ _SHARE, _SIDE_CUDA = 0.4, 16_000
 # From this side up eigenvalues are counted by triangular factors there, which are products of blocks.
 _SLOW_EIGEN = 3000
 _BLOCK = 512
+# Rows up to which singular values are taken twice.
+_FEW = 800
+# How many rows are looked at for being outer products, and what they may be off by.
+_LOOKED_AT, _RANK_ONE = 64, 1e-10
 _POWER = 12
 _WIDER = 30.0
 # Between singular values that count and those that do not, where that is to be clear.
 _GAP = 10.0
-# How far below the cut noise begins, and how far above the rounding of JJᵀ all that counts has to be for it to be used.
-_NOISE, _SURE = 1e-2, 100.0
+# How far below the cut noise begins.
+_NOISE = 1e-2
+# τ of the scaling, above the squares of what steps into the valley leave, and the cut for what is scaled.
+_STRONG, _SCALED_CUT = 1e-12, 1e-3
 
 
 class Linear(Protocol):
@@ -72,6 +79,7 @@ class OutputMap:
         missed: What `Linear.misses` may be where the examples are enough.
         flat: A damping that hardly damps.
         chords: Further steps by the same linear part that are worth while.
+        exact: Ranks are whole numbers.
     """
 
     method = ""
@@ -79,6 +87,7 @@ class OutputMap:
     missed = 0.0
     flat = 1e-12
     chords = 4
+    exact = True
 
     def __init__(self, seen: Evaluation, examples: Tensor) -> None:
         self.seen, self.examples, self.gradients = seen, len(examples), 0
@@ -167,7 +176,7 @@ class Dense:
                 rows = outputs.jacobian(k, w)
                 self.rows[start : start + len(rows)] = rows
                 start += len(rows)
-            self.gram = _outer(self.rows)
+            self.gram = _row_products(self.rows, outputs.seen.landscape.packing.shapes)
         self.top = _largest(self.gram)
         self._factor: tuple[float, Tensor] | None = None
 
@@ -219,17 +228,35 @@ class Dense:
         return float(others.pushed(self._w, rest).norm()) / size
 
     def rank(self, cut: float, band: float, random: Random | None = None) -> tuple[float, float]:
-        """Singular values above a gap near `cut` times the largest, and how far that is uncertain."""
-        if self.gram.is_cuda and len(self.gram) > _SLOW_EIGEN:
-            return _smoothly_counted(self.gram, cut, band)
-        values = torch.linalg.eigvalsh(self.gram).clamp(min=0).sqrt().flip(0).cpu()
-        # What rounding leaves of zero in a product of J with itself.
-        floor = 3 * math.sqrt(len(values) * torch.finfo(values.dtype).eps)
-        found = counted(values, cut, band, floor)
-        smallest = float(values[int(found[0]) - 1] / values[0]) if found[0] else 1.0
-        if not self.tall and (found[1] or smallest < _SURE * floor):
-            values = torch.linalg.svdvals(torch.linalg.qr(self.rows.T, mode="r").R).cpu()
-            found = counted(values, cut, band, cut * _NOISE)
+        """Singular values of JB that stand above a gap, and how far that is uncertain.
+
+        B is the scaling of `Kronecker`, which leaves the rank as it is and brings what is small by nature up to the
+        rest. Where that shows no gap, it is looked for near `cut` times the largest singular value of J.
+        """
+        if not self.top > 0:
+            return 0.0, 0.0
+        rows = self._root()
+        scaled = Kronecker.of_rows(self._outputs.seen.landscape.packing.shapes, rows).pull(rows, _STRONG)
+        gram = _outer(scaled) if len(scaled) <= scaled.shape[1] else scaled.T @ scaled
+        del scaled
+        if gram.is_cuda and len(gram) > _SLOW_EIGEN:
+            found = _smoothly_counted(gram, _SCALED_CUT, band)
+        else:
+            values = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt().flip(0).cpu()
+            found = counted(values, _SCALED_CUT, band, 3 * math.sqrt(len(values) * torch.finfo(values.dtype).eps))
+        if found[1] and len(gram) <= _FEW:
+            small = rows if len(rows) <= rows.shape[1] else rows.T
+            plain = counted(torch.linalg.svdvals(torch.linalg.qr(small.T, mode="r").R).cpu(), cut, band, cut * _NOISE)
+            found = min(found, plain, key=lambda pair: pair[1])
+        return found
+
+    def _root(self) -> Tensor:
+        """J, or a square matrix with the same JᵀJ."""
+        if not self.tall:
+            return self.rows
+        found = self._w.new_zeros(0, len(self._w))
+        for k in range(len(self._outputs._batches)):
+            found = torch.linalg.qr(torch.cat([found, self._outputs.jacobian(k, self._w)]), mode="r").R
         return found
 
 
@@ -324,6 +351,35 @@ def _largest(gram: Tensor) -> float:
         u = gram @ (u / length)
         size = float(u.norm())
     return size
+
+
+def _row_products(rows: Tensor, shapes: Sequence[Sequence[int]]) -> Tensor:
+    """JJᵀ, by the factors of rows that are outer products, as those of the weights of a linear layer are."""
+    found, start = rows.new_zeros(len(rows), len(rows)), 0
+    rest = []
+    for shape in shapes:
+        size = math.prod(shape)
+        part = rows[:, start : start + size]
+        start += size
+        pair = _outer_factors(part.reshape(len(rows), shape[0], -1)) if len(shape) > 1 and min(shape) > 1 else None
+        if pair is None:
+            rest.append(part)
+        else:
+            left, right = pair
+            found += (left @ left.T).mul_(right @ right.T)
+    return found.add_(_outer(torch.cat(rest, dim=1))) if rest else found
+
+
+def _outer_factors(blocks: Tensor) -> tuple[Tensor, Tensor] | None:
+    """Vectors u and v with uvᵀ each of the matrices; None where they are not of rank one."""
+    sizes = blocks.abs().amax(dim=2)
+    count = torch.arange(len(blocks), device=blocks.device)
+    right = blocks[count, sizes.argmax(dim=1)]
+    largest, column = right.abs().max(dim=1)
+    left = blocks[count, :, column] / torch.where(largest > 0, right[count, column], 1.0)[:, None]
+    few = slice(None) if len(blocks) <= _LOOKED_AT else torch.linspace(0, len(blocks) - 1, _LOOKED_AT).long()
+    off = torch.einsum("ra,rb->rab", left[few], right[few]).sub_(blocks[few]).abs().amax(dim=(1, 2))
+    return (left, right) if bool((off <= _RANK_ONE * largest[few]).all()) else None
 
 
 def _outer(rows: Tensor) -> Tensor:

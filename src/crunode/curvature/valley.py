@@ -18,7 +18,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
@@ -29,6 +29,8 @@ from crunode.core.rng import derived_seed, preserved_rng
 from crunode.curvature.jacobian import Evaluation, NoOutputs
 from crunode.curvature.krylov import KrylovMap
 from crunode.curvature.outputs import DenseMap, OutputMap, Random, dense_rows
+from crunode.curvature.rounding import unrounded
+from crunode.curvature.surroundings import Surroundings
 from crunode.errors import InputError
 
 __all__ = ["Valley", "valley"]
@@ -37,13 +39,21 @@ __all__ = ["Valley", "valley"]
 _CUT, _BAND = 1e-5, 10.0
 # A residual that rounding to single precision may leave.
 _ROUNDED = 1e-6
-# An error of the rank that leaves it useful; how often to halve the distance of the point of least rank.
-_CLEAR, _HALVINGS = 0.02, 3
+# An error of the rank that leaves it useful.
+_CLEAR = 0.02
+# How much nearer to look at pieces of least rank, how often at one, and at all.
+_FROM_CLOSE, _FROM_AFAR, _LOOKS = (0.5, 1), (0.2, 3), 16
 # Other examples to check by, at least.
 _OTHERS = 64
-# Examples that large models begin with: to find out that fewer are not enough takes as long as to use these.
-_MANY, _FIRST = 200_000, 1024
-_STEPS, _RETRIES, _CHORDS = 40, 4, 4
+# Rows up to which matrices are factorised at each step on a processor; above, conjugate gradients are faster.
+_FEW_ROWS = 2500
+# Examples to begin with: in large models finding out that fewer are not enough takes as long as to use these.
+_MANY, _FIRST, _FEW = 200_000, 1024, 16
+_STEPS, _SHORT, _RETRIES = 40, 10, 4
+# Rows up to which more points are looked at.
+_QUICK = 700
+# Tries before choices are made after the best so far, how far from it, and how much closer the first one is.
+_FIRST_TRIES, _MUTATION, _CLOSE = 3, 0.7, 0.4
 _DAMPING = 1e-2
 # Squared singular values all below this, relative to where steps began, show a map that is flat on the valley.
 _FLAT = 1e-8
@@ -90,6 +100,7 @@ def valley(
     *,
     around: Sequence[float] = (0.03, 0.1),
     starts: int = 3,
+    reach: float = 0.0,
     seed: int = 0,
     krylov: bool | None = None,
 ) -> Valley | None:
@@ -99,6 +110,8 @@ def valley(
         land: A landscape whose labels are the model's predictions at the center, with visible outputs.
         around: How far to start from the center, relative to the root mean square of the weights.
         starts: Random points for each of these.
+        reach: How far to start in directions that matrices of low rank have nothing in, relative to their singular
+            values. Around such matrices the valley is a cone in these directions, and seen more clearly from farther.
         seed: Examples, points and probes come from it.
         krylov: Without dense matrices; None decides by their size.
 
@@ -115,44 +128,54 @@ def valley(
         >>> found.here, min(found.ranks)  # λ = 11/2 there
         (0.0, 11.0)
     """
-    if starts < 1 or not around or any(not a > 0 for a in around):
-        raise InputError(f"expected one start or more at positive distances, got starts={starts}, around={around}")
+    if starts < 1 or not around or any(not a > 0 for a in around) or not reach >= 0:
+        raise InputError(
+            f"expected one start or more at positive distances, got starts={starts}, around={around}, reach={reach}"
+        )
     seen = Evaluation(land)
     if seen.dtype != torch.float64:
         return None
+    seen.center, spaces = unrounded(seen.center, land.packing.shapes, land.packing.dtypes)
     try:
         with preserved_rng():
-            return _look(land, seen, around, starts, seed, krylov)
+            where = Surroundings(seen.center, land.packing.shapes, spaces)
+            asked = _Asked(tuple(around), starts, reach if where.low else 0.0, seed, krylov)
+            return _look(land, seen, where, asked)
     except (NoOutputs, InputError, RuntimeError):  # no memory, a derivative that is not implemented
         return None
 
 
-def _look(
-    land: Landscape, seen: Evaluation, around: Sequence[float], starts: int, seed: int, krylov: bool | None
-) -> Valley:
-    scale = max(float(seen.center.square().mean().sqrt()), 0.1)
-    generator = torch.Generator().manual_seed(derived_seed(seed, 66))
+@dataclass(frozen=True)
+class _Asked:
+    around: tuple[float, ...]
+    starts: int
+    reach: float
+    seed: int
+    krylov: bool | None
+
+
+def _look(land: Landscape, seen: Evaluation, around: Surroundings, asked: _Asked) -> Valley:
+    generator = torch.Generator().manual_seed(derived_seed(asked.seed, 66))
 
     def random(size: int) -> Tensor:
         return torch.randn(size, generator=generator, dtype=torch.float64).to(land.device)
 
-    order = torch.randperm(land.data.rows, generator=torch.Generator().manual_seed(derived_seed(seed, 67)))
-    generic = seen.center + max(around) * scale * random(land.dim)
-    rows = _enough_rows(land, seen, generic, order, random, krylov)
+    order = torch.randperm(land.data.rows, generator=torch.Generator().manual_seed(derived_seed(asked.seed, 67)))
+    even = torch.ones(len(around.sizes), dtype=torch.float64)
+    generic = seen.center + around.step(max(asked.around), even, random, asked.reach)
+    rows = _enough_rows(land, seen, generic, order, random, asked.krylov)
     outputs = rows.outputs
     here, doubt = outputs.at(seen.center).rank(_CUT, _BAND, random)
     found = [_Smooth(here, doubt, 0.0, seen.center)]
     if not _same((here, doubt), (rows.rank, rows.doubt)):
         # Otherwise the rank is the largest there is and constant around the center, which is a smooth point.
-        walk = _Walk(land, rows, (here, doubt), scale, random)
+        walk = _Walk(rows, (here, doubt), around, random)
         # From afar: close to the center, directions of higher order are too weak to be told from none.
-        shares = [(a, k) for a in sorted(around, reverse=True) for k in range(starts)]
-        with Progress(len(shares), "points of the valley") as bar:
-            for share, k in shares:
-                if walk.start(share, uneven=bool(k % 2)):
-                    break
-                bar.advance(1)
-        walk.approach()
+        quick = asked.reach > 0 and outputs.exact and (outputs.rows <= _QUICK or land.device.type == "cuda")
+        shares = [a for a in sorted(asked.around, reverse=True) for _ in range(asked.starts * (2 if quick else 1))]
+        if not (asked.reach and walk.smooth_at(min(asked.around))):
+            walk.look(shares, asked.reach, 1 if land.dim > _MANY else len(shares))
+        walk.approach(*(_FROM_AFAR if asked.reach else _FROM_CLOSE))
         found = walk.found
     return Valley(
         here,
@@ -188,77 +211,111 @@ def _enough_rows(
     def chosen(examples: int) -> tuple[OutputMap, OutputMap | None, bool]:
         """Outputs on that many examples, on others, and whether the others show nothing more."""
         nonlocal spent
-        outputs = (DenseMap if examples * width <= most else KrylovMap)(seen, order[:examples].sort().values)
+        part = order[:examples].sort().values
+        outputs: OutputMap
+        if examples * width <= (most if land.device.type == "cuda" else min(most, _FEW_ROWS)):
+            outputs = DenseMap(seen, part)
+        else:
+            outputs = KrylovMap(seen, part, exact=examples * width <= most)
         more = order[examples : examples + max(examples, _OTHERS)]
         if not len(more):
             return outputs, None, True
         others = OutputMap(seen, more.sort().values)
-        unseen = outputs.at(generic).misses(others, step)
+        # At the center too: there some may show less, as where units are at rest.
+        unseen = max(outputs.at(w).misses(others, step) for w in (seen.center, generic))
         spent += outputs.gradients + others.gradients * others.examples // outputs.examples
         outputs.gradients = others.gradients = 0
         return outputs, others, unseen <= outputs.missed
 
-    examples, low = min(count, max(_FIRST if land.dim > _MANY else 2, math.ceil(64 / width))), 0
+    examples, low = min(count, max(_FIRST if land.dim > _MANY else _FEW, math.ceil(64 / width))), 0
     outputs, others, enough = chosen(examples)
     while not enough:
         low, examples = examples, min(count, 2 * examples)
         outputs, others, enough = chosen(examples)
-    rank, doubt = outputs.at(generic).rank(_CUT, _BAND, random)
-    # Fewer, down to as many rows as the rank.
-    low = max(low, math.ceil((rank - 2 * doubt) / width) - 1)
-    middle = low + 1
-    while outputs.method == "dense" and examples - low > max(1, examples // 16):
+    while examples - low > max(1, examples // (16 if land.dim <= _MANY else 4)):
+        middle = (low + examples) // 2
         fewer = chosen(middle)
         if fewer[2]:
             (outputs, others, _), examples = fewer, middle
         else:
             low = middle
-        middle = (low + examples) // 2
+    rank, doubt = outputs.at(generic).rank(_CUT, _BAND, random)
     return _Rows(outputs, others, rank, doubt, spent)
 
 
 class _Walk:
     """From random points around the center to smooth points of the valley."""
 
-    def __init__(self, land: Landscape, rows: _Rows, here: tuple[float, float], scale: float, random: Random) -> None:
-        self._rows, self._here, self._random = rows, here, random
-        self._center, self._unit = rows.outputs.seen.center, scale * land.dim**0.5
-        self._tensors = [math.prod(shape) for shape in land.packing.shapes]
+    def __init__(self, rows: _Rows, here: tuple[float, float], around: Surroundings, random: Random) -> None:
+        self._rows, self._here, self._around, self._random = rows, here, around, random
+        self._center, self._nearer = rows.outputs.seen.center, 1.0
         self.found: list[_Smooth] = []
 
-    def start(self, share: float, uneven: bool) -> bool:
-        """Look from a random point at this distance; True where no piece of the valley has a smaller rank."""
-        step = self._random(len(self._center))
-        if uneven:  # some tensors of weights more than others: other pieces are met
-            factors = self._random(len(self._tensors)).exp()
-            step = torch.cat([t * f for t, f in zip(step.split(self._tensors), factors, strict=True)])
-        smooth = self._smooth(self._center + step * (share * self._unit / step.norm()))
-        if smooth is not None:
-            self.found.append(smooth)
-        return all(_same((s.rank, s.error), self._here) for s in self.found) and smooth is not None
+    def smooth_at(self, share: float) -> bool:
+        """Whether a step that J does not see leads to a point of the valley with the rank of the center."""
+        step = self._rows.outputs.at(self._center).kernel(self._around.step(share, self._factors(0), self._random))
+        closed = _closed(self._rows.outputs, self._center + step, _SHORT)
+        smooth = None if closed is None else self._smooth(closed)
+        if smooth is None or not _same((smooth.rank, smooth.error), self._here):
+            return False
+        self.found.append(smooth)
+        return True
+
+    def look(self, shares: Sequence[float], reach: float, enough: int) -> None:
+        """Look from random points at these distances, until all is known to have the rank of the center.
+
+        Or until as many points as are enough were found.
+        """
+        with Progress(len(shares), "points of the valley") as bar:
+            for k, share in enumerate(shares):
+                factors = self._factors(k)
+                far = reach * self._nearer * (_CLOSE if k == 0 and len(shares) > 1 else 1.0)
+                smooth = self._smooth(self._center + self._around.step(share, factors, self._random, far))
+                if smooth is not None:
+                    self.found.append(replace(smooth, factors=factors))
+                    if len(self.found) == enough or all(_same((s.rank, s.error), self._here) for s in self.found):
+                        return
+                bar.advance(1)
+
+    def _factors(self, k: int) -> Tensor:
+        """How much more than others to move each tensor: other pieces are met, and near a good choice better ones."""
+        factors = torch.ones(len(self._around.sizes), dtype=torch.float64)
+        if k in (0, 2):
+            return factors
+        chance = self._random(len(factors)).cpu()
+        best = min((s for s in self.found if s.factors is not None), key=lambda s: s.rank, default=None)
+        if k % 2 == 0 or k < _FIRST_TRIES or best is None or best.factors is None:
+            return chance.exp()
+        return best.factors * (_MUTATION * chance).exp()
 
     def _smooth(self, point: Tensor) -> _Smooth | None:
         closed = _closed(self._rows.outputs, point)
         step = self._random(len(point))
-        if closed is None or not _is_smooth(self._rows, closed, step * (self._unit / step.norm())):
+        if closed is None or not _is_smooth(self._rows, closed, step * (self._around.unit / step.norm())):
             return None
         rank, error = self._rows.outputs.at(closed).rank(_CUT, _BAND, self._random)
         if rank < self._here[0] - max(2 * math.hypot(error, self._here[1]), 0.5):
-            return None  # too far: nowhere near the center the rank is less than there
-        return _Smooth(rank, error, float((closed - self._center).norm()) / self._unit, closed)
+            self._nearer *= 0.5  # too far: nowhere near the center the rank is less than there
+            return None
+        return _Smooth(rank, error, float((closed - self._center).norm()) / self._around.unit, closed)
 
-    def approach(self) -> None:
-        """Follow the piece of least rank towards the center, and give it up where it does not lead there."""
+    def approach(self, share: float, times: int) -> None:
+        """Follow pieces of least rank towards the center, and give them up where they do not lead there."""
         clear = [s for s in self.found if s.clear]
         if self.found:
             # Random probes leave none as clear as that, but some with more than their error.
             usual = 2 * min(s.error / max(s.rank, 1.0) for s in self.found)
             self.found = clear or [s for s in self.found if s.error <= usual * max(s.rank, 1.0)]
-        for _ in range(_HALVINGS if clear else 0):
+        for _ in range(_LOOKS if clear else 0):
             least = min(self.found, key=lambda s: s.rank)
-            nearer = self._smooth(self._center + (least.point - self._center) / 2)
-            if nearer is None or not nearer.clear or nearer.rank < least.rank + 0.5:
-                return  # a rank that is less is one that is lost in rounding
+            if least.nearer == times:
+                return
+            nearer = self._smooth(self._center + (least.point - self._center) * share)
+            if nearer is None or not nearer.clear or nearer.rank < least.rank - 0.5:
+                # A rank that is less is one that is lost in rounding.
+                nearer = replace(least, nearer=times)
+            else:
+                nearer = replace(nearer, nearer=least.nearer + 1)
             self.found = [nearer if s is least else s for s in self.found]
 
 
@@ -268,23 +325,25 @@ def _same(one: tuple[float, float], other: tuple[float, float]) -> bool:
     return abs(one[0] - other[0]) <= max(0.5, 2 * doubt) and doubt <= max(0.5, 2 * _CLEAR * one[0])
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Smooth:
     rank: float
     error: float
     distance: float
     point: Tensor
+    factors: Tensor | None = None
+    nearer: int = 0
 
     @property
     def clear(self) -> bool:
         return self.error <= max(0.5, _CLEAR * self.rank)
 
 
-def _closed(outputs: OutputMap, point: Tensor) -> Tensor | None:
+def _closed(outputs: OutputMap, point: Tensor, steps: int = _STEPS) -> Tensor | None:
     """The point of the valley that damped Gauss-Newton steps lead to; None when they do not arrive."""
     center, residual = outputs.seen.center, outputs.residual(point)
     sizes, largest = [float(residual.norm())], 0.0
-    for _ in range(_STEPS):
+    for _ in range(steps):
         linear = outputs.at(point)
         largest = max(largest, linear.top)
         if not linear.top > _FLAT * largest or not math.isfinite(sizes[-1]):
@@ -297,7 +356,7 @@ def _closed(outputs: OutputMap, point: Tensor) -> Tensor | None:
         ):  # rounded weights have no valley in the strict sense
             return point if away <= _ROUNDED else None
         # The damping keeps the first steps short, where the valley is curved, and goes away with the residual.
-        damping = max(_DAMPING * away**1.5, 1e-12)
+        damping = max(_DAMPING * away**2, 1e-13)
         for _ in range(_RETRIES):
             trial = point - linear.solve(residual, damping)
             there = outputs.residual(trial)
@@ -329,7 +388,7 @@ def _is_smooth(rows: _Rows, point: Tensor, step: Tensor) -> bool:
     for share in _ALONG:
         along = rest * (share * float(step.norm()) / float(rest.norm()))
         again = point + along
-        for _ in range(_CHORDS):
+        for _ in range(max(outputs.chords, 2)):
             again = again - linear.solve(outputs.residual(again) - start, outputs.flat)
         moved, size = float((again - point - along).norm()), float(along.norm())
         allowed = max(_ROUNDED, _CURVED * share) * math.sqrt(linear.top) * size

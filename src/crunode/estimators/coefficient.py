@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import warnings
 from dataclasses import replace
@@ -15,9 +16,10 @@ from crunode.core.result import Draws, Estimate, Finding
 from crunode.core.store import save_estimate
 from crunode.errors import DiagnosticWarning, EstimationError, InputError
 from crunode.estimators.bounds import rank_finding
-from crunode.estimators.judgement import estimate_from, failed_estimate
+from crunode.estimators.judgement import estimate_from, failed_estimate, valley_estimate
 from crunode.estimators.limits import Limit, valley_limit
-from crunode.sampling.labels import choose_labels
+from crunode.estimators.polish import Polish, center_findings, check_length, polished
+from crunode.sampling.labels import Labels, choose_labels
 from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.run import sample
 from crunode.sampling.thinning import thinned
@@ -27,7 +29,12 @@ __all__ = ["llc"]
 _TARGETS = ("local", "basin")
 # Losses of a posterior with coefficient λ scatter by λ^-1/2 of their mean, so that few draws tell a large one. Chains
 # beside a limit that is as good as the answer shall not cost more than it.
-_LARGE, _BUDGET_BESIDE = 100.0, 30_000
+_LARGE, _BUDGET_BESIDE = 100.0, 10_000
+# In more dimensions than this they do not get around in a valley, and a longer run of them would say no more.
+_SMALL = 500
+# And in more than this they are not run at all.
+_HUGE = 200_000
+_POLISH = 1000
 
 
 def llc(
@@ -48,6 +55,7 @@ def llc(
     executor: Executor | None = None,
     layout: str | None = None,
     labels: str | None = None,
+    polish: bool | int = False,
     on_failure: str = "raise",
     **landscape_options: Any,
 ) -> Estimate:
@@ -83,6 +91,9 @@ def llc(
         layout: How chains are laid out; None (best) chooses.
         labels: "given", or "own" for the model's own predictions at w*, which are free of label noise; None takes its
             own where w* may be the truth behind noisy ones and nbeta is not given (see `choose_labels`).
+        polish: True moves the weights to a minimum near w* first, by L-BFGS on all data, and estimates there; a number
+            is the most gradients to take for it (1000 else, and at most half the budget). The model itself is not
+            changed. `diagnostics["polish"]` tells how far the weights moved and how much the loss fell.
         on_failure: "raise", or "return" for an estimate that is not ok when a chain diverges.
         landscape_options: Passed to `Landscape`: n, params, device.
 
@@ -109,22 +120,42 @@ def llc(
         raise InputError(f"expected labels as 'given' or 'own', got {labels!r}; leave it out to have it chosen")
     if target not in _TARGETS:
         raise InputError(f"expected target as 'local' or 'basin', got {target!r}")
+    if not isinstance(polish, int) or polish < 0:
+        raise InputError(f"expected polish as True, False or a number of gradients, got {polish!r}")
     if isinstance(model, Draws):
+        if polish:
+            raise InputError("expected polish=True with a model or a Landscape, got Draws, whose center is behind them")
         return _announce(estimate_from(model))
     land = _landscape(model, data, loss, landscape_options)
+    moved: Polish | None = None
+    if polish:
+        most = _POLISH if polish is True else polish
+        land, moved = polished(land, steps=most if budget is None else max(min(most, budget // 2), 1), seed=seed)
     chosen = choose_labels(land, "given" if labels is None and nbeta is not None else labels, kernel=kernel, seed=seed)
     if labels == "own" and chosen.kind != "own":
         raise InputError(f"expected a loss of (outputs, target) to take own labels with, got {land.loss_name}")
     land = chosen.landscape
     automatic = land.noise_free and nbeta is None and kernel is None
     limit = valley_limit(land, target, seed=seed) if automatic else None
+    asked = {"labels": chosen.summary(), "target": target}
+    alone = limit is not None and (limit.smooth or land.dim > _HUGE)
+    if limit is not None and alone and not _wants_chains(chains, draws, warmup, precision, store, executor):
+        estimate = valley_estimate(land, limit, seed)
+        estimate = replace(estimate, diagnostics={**estimate.diagnostics, **asked})
+        if moved is not None:
+            estimate = _with_descent(estimate, moved, land.data.rows, "polish")
+        return _announce(_with_labels(estimate, chosen))
     part = thinned(land, seed=seed) if automatic else None
     land = land if part is None else part
     posterior = Posterior(land, nbeta, Gaussian(precision))
-    rest = budget if budget is None or limit is None else max(budget - limit.gradients, 1)
+    # Own predictions are the least loss there is; other centers are looked at, and so is one that was not polished.
+    looks = not land.noise_free and (moved is None or not moved.converged)
+    before = (0 if limit is None else limit.gradients) + (0 if moved is None else moved.gradients)
+    before += check_length(budget, land.data.rows) if looks and budget is not None else 0
+    rest = budget if budget is None else max(budget - before, 1)
     options: dict[str, Any] = {"chains": chains, "draws": draws, "warmup": warmup, "budget": rest}
     if limit is not None and all(value is None for value in options.values()):
-        options = _lengths_beside(limit)
+        options = _lengths_beside(limit, land.dim)
     options["seed"] = seed
     try:
         drawn = sample(posterior, kernel, store=store, executor=executor, layout=layout, checks=True, **options)
@@ -132,6 +163,8 @@ def llc(
         if not isinstance(error.partial, Draws):
             raise
         failed = failed_estimate(error.partial, land.findings)
+        if moved is not None:
+            failed = _with_descent(failed, moved, chosen.landscape.data.rows, "polish")
         if store is not None:
             save_estimate(store, failed)
         if on_failure == "return":
@@ -140,10 +173,14 @@ def llc(
     if limit is not None:
         drawn = replace(drawn, spec={**drawn.spec, "limit": limit.summary()})
     estimate = estimate_from(drawn, land.findings)
-    asked = {"labels": chosen.summary(), "target": target}
     estimate = replace(estimate, diagnostics={**estimate.diagnostics, **asked})
-    if chosen.ratio is not None and chosen.kind == "own":
-        estimate = estimate.with_findings(Finding.of("DATA504", chosen.reason))
+    if moved is not None:
+        estimate = _with_descent(estimate, moved, chosen.landscape.data.rows, "polish")
+    steps = check_length(budget, land.data.rows, estimate.diagnostics.get("cost", {}).get("examples", 0.0))
+    if looks and steps > 0 and math.isfinite(estimate.value):
+        estimate, look = center_findings(land, estimate, steps=steps, seed=seed)
+        estimate = _with_descent(estimate, look, land.data.rows, "center")
+    estimate = _with_labels(estimate, chosen)
     if part is not None:
         estimate = estimate.with_findings(Finding.of("DATA505", f"{part.data.rows} of {chosen.landscape.data.rows}"))
     below = None if limit is not None else rank_finding(land, estimate)
@@ -154,10 +191,33 @@ def llc(
     return _announce(estimate)
 
 
-def _lengths_beside(limit: Limit) -> dict[str, Any]:
+def _with_descent(estimate: Estimate, way: Polish, rows: int, name: str) -> Estimate:
+    """The estimate with a descent on record, in its costs too, and that of a polish in its findings."""
+    seen = {**estimate.diagnostics, name: way.summary()}
+    if "cost" in seen:
+        old = seen["cost"]
+        examples = old["examples"] + way.gradients * rows
+        seen["cost"] = {"gradients": old["gradients"] + way.gradients, "examples": float(examples)}
+    ended = way.finding() if name == "polish" else None
+    estimate = replace(estimate, diagnostics=seen)
+    return estimate if ended is None else estimate.with_findings(ended)
+
+
+def _wants_chains(*settings: Any) -> bool:
+    """Whether something was given that is about chains: with nothing, a smooth point needs none."""
+    return any(value is not None for value in settings)
+
+
+def _with_labels(estimate: Estimate, chosen: Labels) -> Estimate:
+    if chosen.ratio is None or chosen.kind != "own":
+        return estimate
+    return estimate.with_findings(Finding.of("DATA504", chosen.reason))
+
+
+def _lengths_beside(limit: Limit, dim: int) -> dict[str, Any]:
     """Few chains where the valley gives the answer, or where each draw tells a large coefficient well."""
-    if limit.smooth or limit.value >= _LARGE:
-        return {"chains": 2, "draws": 100, "warmup": 50, "budget": _BUDGET_BESIDE}
+    if limit.smooth or limit.value >= _LARGE or dim > _SMALL:
+        return {"chains": 2, "draws": None, "warmup": None, "budget": _BUDGET_BESIDE}
     draws = int(min(max(100 * _LARGE / limit.value, 100), 500))
     return {"chains": None, "draws": draws, "warmup": 100, "budget": None}
 

@@ -7,13 +7,14 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from crunode.core.result import Draws, Estimate, Finding
+from crunode.core.landscape import Landscape
+from crunode.core.result import Draws, Estimate, Finding, provenance
 from crunode.estimators.extrapolate import Extrapolation, extrapolate, growth
 from crunode.estimators.limits import Limit
 from crunode.estimators.richardson import remove_step_bias, step_terms, without_step_bias
 from crunode.sampling.diagnostics import drift, ess, mcse_mean, split_rhat
 
-__all__ = ["estimate_from", "failed_estimate"]
+__all__ = ["estimate_from", "failed_estimate", "valley_estimate"]
 
 _RHAT_LIMIT = 1.05
 # Distances from the center wander more slowly than losses: only chains that differ by much have not met.
@@ -28,6 +29,7 @@ _HALF_STEP = 0.25
 _CERTAIN = 0.005
 _SHARP = 0.05
 _REPEATS = 40
+_LEVEL = 1e-6
 _ABOUT_CHAINS = ("MC201", "MC202", "MC203")
 
 Level = dict[str, float]
@@ -45,6 +47,52 @@ def failed_estimate(draws: Draws, findings: tuple[Finding, ...]) -> Estimate:
         seed=draws.spec["asked"]["seed"],
         provenance=draws.provenance,
         draws=draws,
+    )
+
+
+def valley_estimate(land: Landscape, limit: Limit, seed: int) -> Estimate:
+    """The estimate by the valley alone, without chains.
+
+    At a smooth point it is half the rank of the Jacobian, which chains would add nothing to. Elsewhere it is the limit,
+    with half the way to the lower bound in the systematic error.
+
+    Args:
+        land: The landscape.
+        limit: What was found around its center.
+        seed: Examples, points and probes came from it.
+    """
+    few = (Finding.of("LLC105", f"n = {land.n}"),) if land.n < 100 else ()
+    terms = {"rank": max(limit.error, _HALF_STEP)}
+    if not limit.smooth:
+        terms["valley"] = (limit.value - limit.lowest) / 2
+    where = Finding.of("LLC109" if limit.smooth else "LLC110", f"{limit.value:g}; no chains were run")
+    why = (
+        "half the rank of the Jacobian is the coefficient"
+        if limit.smooth
+        else "chains get around in no network as large"
+    )
+    return Estimate(
+        "llc",
+        float(limit.value),
+        se=float(limit.spread),
+        systematic=math.hypot(*terms.values()),
+        findings=(*land.findings, *few, where),
+        spec={
+            "asked": {"seed": seed},
+            "n": land.n,
+            "dim": land.dim,
+            "limit": limit.summary(),
+            "kernel": None,
+            "reasons": {"kernel": f"none: {why}, and chains would add nothing"},
+        },
+        seed=seed,
+        diagnostics={
+            "limit": limit.summary(),
+            "by_valley": True,
+            "cost": {"gradients": float(limit.gradients), "examples": float(limit.gradients * limit.examples)},
+        },
+        terms=terms,
+        provenance=provenance(),
     )
 
 
@@ -263,6 +311,20 @@ def _level(draws: Draws, nbeta: float) -> Level:
     return row
 
 
+def _left(draws: Draws, row: Level) -> bool:
+    """Whether the loss grows more slowly than the distance, which it does around no minimum.
+
+    By parts, γ E‖w − w*‖² + nβ E[(w − w*)·∇L] = d, and (w − w*)·∇K = 2k K where K is homogeneous of degree 2k ≥ 2.
+    """
+    prior = draws.spec.get("prior", {})
+    precision = draws.spec.get("precision")
+    if precision is None or (isinstance(prior, dict) and prior.get("mean", "center") != "center"):
+        return False
+    held = precision * draws.at(row["nbeta"])["distance2"].astype(np.float64)
+    grows = max(draws.spec["dim"] - float(held.mean()), 0.0)
+    return row["value"] - 3 * row["se"] > grows + 3 * mcse_mean(held)
+
+
 def _findings(
     draws: Draws,
     rows: list[dict[str, float]],
@@ -272,9 +334,15 @@ def _findings(
     terms: dict[str, float],
     dim: int,
 ) -> Iterator[Finding]:
-    if not np.any(draws.arrays["excess"]):
-        yield Finding.of("LLC106", "the loss never left its value at the center")
+    stuck = [r for r in rows if r.get("accept", 1.0) < 0.2]
+    if stuck:
+        yield Finding.of("MC205", f"{stuck[0]['accept']:.2f} at nbeta {stuck[0]['nbeta']:.3g}")
+    # Any minimum adds more than this, at any order that chains could tell from level ground.
+    if max(row["nbeta"] for row in rows) * float(np.abs(draws.arrays["excess"]).max()) < _LEVEL:
+        yield Finding.of("LLC106", "nbeta times the loss never left its value at the center")
         return
+    if _left(draws, nearest):
+        yield Finding.of("LLC113", f"{nearest['value']:.3g} at a distance that the prior alone would give")
     if value < -2 * error:
         yield Finding.of("LLC101", f"{value:.3g} ± {error:.2g}")
     below = [r for r in rows if r["value"] < -2 * r["se"] and r["nbeta"] <= 1.01 * nearest["nbeta"]]
@@ -292,9 +360,6 @@ def _findings(
     trend = max(rows, key=lambda r: abs(r["drift"]) if math.isfinite(r["drift"]) else 0.0)
     if abs(trend["drift"]) > _DRIFT_LIMIT:
         yield Finding.of("MC203", f"{trend['drift']:+.1f} standard errors at nbeta {trend['nbeta']:.3g}")
-    stuck = [r for r in rows if r.get("accept", 1.0) < 0.2]
-    if stuck:
-        yield Finding.of("MC205", f"{stuck[0]['accept']:.2f} at nbeta {stuck[0]['nbeta']:.3g}")
     for code, name in (("MC301", "heating"), ("MC302", "discretisation")):
         if terms.get(name, 0.0) > 0.1 * abs(value):
             yield Finding.of(code, f"about {terms[name]:.2g} of {value:.3g}")

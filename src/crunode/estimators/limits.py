@@ -15,9 +15,11 @@ __all__ = ["Limit", "valley_limit"]
 
 # How far around the center its own valley is looked at, and how far a basin reaches, relative to the weights.
 _AROUND = {"local": (0.03, 0.1), "basin": (0.3, 1.0)}
-_STARTS, _MANY_STARTS, _SMALL, _HUGE = 2, 6, 500, 200_000
+_STARTS, _MANY_STARTS, _SMALL, _HUGE = 3, 6, 500, 200_000
+# In directions that matrices of low rank do not have, larger networks are looked at from this far.
+_REACH = 0.5
 # The pieces of the valley that are met have a little more than the least rank.
-_TYPICAL = 0.015
+_TYPICAL, _SCATTER = 0.015, 0.03
 
 
 @dataclass(frozen=True)
@@ -78,8 +80,8 @@ def valley_limit(land: Landscape, target: str = "local", *, seed: int = 0) -> Li
     starts = _MANY_STARTS if land.dim <= _SMALL else _STARTS
     around: tuple[float, ...] = _AROUND[target]
     if land.dim > _HUGE:  # pieces of the valley are all alike there
-        starts, around = 1, around[-1:]
-    found = valley(land, around=around, starts=starts, seed=seed)
+        around = around[-1:]
+    found = valley(land, around=around, starts=starts, reach=0.0 if land.dim <= _SMALL else _REACH, seed=seed)
     if found is None or not found.ranks:
         return None
     points = tuple(rank / 2 for rank in found.ranks)
@@ -93,9 +95,9 @@ def valley_limit(land: Landscape, target: str = "local", *, seed: int = 0) -> Li
         )
         value = max(min(near, default=0.0), min(far, default=0.0))
     smooth = found.smooth and target == "local"
-    # How far the least of other points would be from this one: what the lower half of them scatter by.
-    lower = sorted(points)[: (len(points) + 1) // 2]
-    scatter = statistics.stdev(lower) if len(lower) > 1 else 0.0
+    # How far the least of other points would be from this one: half of how far the next one is.
+    others = sorted(points)[1:2]
+    scatter = min((others[0] - value) / 2, _SCATTER * value) if others and others[0] > value else 0.0
     unclear = statistics.median(found.errors) / 2
     return Limit(
         value,

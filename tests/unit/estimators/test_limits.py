@@ -1,5 +1,6 @@
 """What the valley of minima has to say, against coefficients that are known."""
 
+import json
 import warnings
 
 import numpy as np
@@ -71,14 +72,24 @@ def test_a_basin_reaches_lower_than_the_point():
     assert not basin.smooth
 
 
-def test_a_smooth_point_gives_half_the_rank_with_few_draws():
+def test_a_smooth_point_gives_half_the_rank_without_chains():
     land, exact = linear_network((5, 6, 3), (5, 3))
     estimate = quiet_llc(land, seed=1)
     assert estimate.value == float(exact)
     assert estimate.ok
     assert "LLC109" in codes(estimate)
     assert estimate.diagnostics["by_valley"]
-    assert estimate.draws.draws == 100
+    assert estimate.draws is None
+    assert estimate.spec["kernel"] is None
+    assert "rank of the Jacobian" in estimate.spec["reasons"]["kernel"]
+    assert cr.Estimate.from_dict(json.loads(json.dumps(estimate.to_dict()))).value == estimate.value
+
+
+def test_chains_run_at_a_smooth_point_where_they_are_asked_for():
+    land, exact = linear_network((5, 6, 3), (5, 3))
+    estimate = quiet_llc(land, seed=1, draws=60)
+    assert estimate.value == float(exact)
+    assert estimate.draws.draws == 60
     again = quiet_llc(estimate.draws)
     assert again.value == estimate.value
 
