@@ -239,7 +239,7 @@ def test_explain_one(run):
 
 
 def test_explain_names_the_nearest_codes(run):
-    code, _, err = run("explain", "LLC112")
+    code, _, err = run("explain", "LLC192")
     assert code == 2
     assert "LLC102" in err
 

@@ -95,6 +95,7 @@ def polished(landscape: Landscape, *, steps: int = 1000, seed: int = 0) -> tuple
     Example:
         >>> x = torch.randn(100, 2, generator=torch.Generator().manual_seed(0))
         >>> net = torch.nn.Linear(2, 1, bias=False)
+        >>> _ = torch.nn.init.constant_(net.weight, 0.5)
         >>> land, found = polished(Landscape(net, (x, x.sum(1, keepdim=True)), "gaussian"))
         >>> torch.allclose(land.center, torch.ones(2), atol=1e-3), found.converged, found.fell > 0
         (True, True, True)

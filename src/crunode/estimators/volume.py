@@ -82,8 +82,8 @@ def volume_scaling(
     _check(counts, radius, prior, seed)
     potential, center, floor = _potential(target, at)
     with preserved_rng():
-        run = _Splitting(potential, center, radius, prior, particles, replicas, seed)
-        shares, top = run.descend(levels, moves, floor)
+        run = _Splitting(potential, center, radius, prior, particles, replicas, seed, floor)
+        shares, top = run.descend(levels, moves)
     if len(shares) < _FEWEST_LEVELS + 1:
         raise EstimationError(
             f"expected at least {_FEWEST_LEVELS} halvings of t, got {len(shares) - 1} before no particle was left or "
@@ -195,14 +195,22 @@ class _Splitting:
     """Particles of several replicas side by side, on their way down through levels of K."""
 
     def __init__(
-        self, potential: Potential, center: Tensor, radius: float, prior: str, particles: int, replicas: int, seed: int
+        self,
+        potential: Potential,
+        center: Tensor,
+        radius: float,
+        prior: str,
+        particles: int,
+        replicas: int,
+        seed: int,
+        floor: float,
     ) -> None:
         self._potential, self._center, self._radius, self._box = potential, center, radius, prior == "box"
-        self._particles, self._replicas, self._dim = particles, replicas, len(center)
+        self._particles, self._replicas, self._dim, self._floor = particles, replicas, len(center), floor
         self._generator = torch.Generator().manual_seed(derived_seed(seed, 60))
         self.accepted: list[float] = []
 
-    def descend(self, levels: int, moves: int, floor: float) -> tuple[np.ndarray, float]:
+    def descend(self, levels: int, moves: int) -> tuple[np.ndarray, float]:
         """Shares of particles that survive each level, shape (level, replica), and the highest t."""
         count = self._replicas * self._particles
         # From other particles than those counted: levels that depend on them would bias the volumes.
@@ -217,7 +225,7 @@ class _Splitting:
             for level in range(levels + 1):
                 t = top * 0.5**level
                 alive = (k < t).view(self._replicas, -1)
-                if t < floor or not alive.any(1).all():
+                if t < self._floor or not alive.any(1).all():
                     break
                 shares.append(alive.double().mean(1).cpu().numpy())
                 source = self._survivors(alive)
@@ -239,7 +247,8 @@ class _Splitting:
         if (values < 0).any():
             lowest = int(values.nan_to_num(math.inf).argmin())
             point = (self._center.to(x.device) + x[lowest]).tolist()
-            if float(values[lowest]) < -1e-12 * float(values.nan_to_num(0.0, 0.0, 0.0).abs().max()):
+            rounding = max(self._floor, 1e-12 * float(values.nan_to_num(0.0, 0.0, 0.0).abs().max()))
+            if float(values[lowest]) < -rounding:
                 raise InputError(
                     f"expected a potential that is nowhere below 0, got {float(values[lowest]):.3g} at {point}; look "
                     "at a minimum, or lower radius so that no deeper one is inside"
