@@ -150,7 +150,7 @@ class _Moments:
     def _turned(self) -> list[tuple[Tensor, Tensor] | None]:
         """Eigenvalues and eigenvectors of both sides."""
         if self._sides is None:
-            self._sides = [None if total is None else _eigen(total) for total in self._sums]
+            self._sides = [None if total is None else tuple(torch.linalg.eigh(total)) for total in self._sums]
         return self._sides
 
     def short(self) -> list[bool]:
@@ -176,8 +176,3 @@ class _Moments:
             sides.append((side[1], values * (1 - _MIXED) + _MIXED / length if few else values))
         (axes, left), (others, right) = sides
         return axes, left * (self._size / max(self._count, 1)), others, right
-
-
-def _eigen(total: Tensor) -> tuple[Tensor, Tensor]:
-    values, axes = torch.linalg.eigh(total)
-    return values, axes

@@ -139,7 +139,7 @@ def llc(
     limit = valley_limit(land, target, seed=seed) if automatic else None
     asked = {"labels": chosen.summary(), "target": target}
     alone = limit is not None and (limit.smooth or land.dim > _HUGE)
-    if limit is not None and alone and not _wants_chains(chains, draws, warmup, precision, store, executor):
+    if limit is not None and alone and not _wants_chains(chains, draws, warmup, precision, store, executor, layout):
         estimate = valley_estimate(land, limit, seed)
         estimate = replace(estimate, diagnostics={**estimate.diagnostics, **asked})
         if moved is not None:

@@ -66,11 +66,8 @@ def valley_estimate(land: Landscape, limit: Limit, seed: int) -> Estimate:
     if not limit.smooth:
         terms["valley"] = (limit.value - limit.lowest) / 2
     where = Finding.of("LLC109" if limit.smooth else "LLC110", f"{limit.value:g}; no chains were run")
-    why = (
-        "half the rank of the Jacobian is the coefficient"
-        if limit.smooth
-        else "chains get around in no network as large"
-    )
+    exact = "half the rank of the Jacobian is the coefficient, and chains would add nothing"
+    why = exact if limit.smooth else "in a network as large chains do not get around"
     return Estimate(
         "llc",
         float(limit.value),
@@ -83,7 +80,7 @@ def valley_estimate(land: Landscape, limit: Limit, seed: int) -> Estimate:
             "dim": land.dim,
             "limit": limit.summary(),
             "kernel": None,
-            "reasons": {"kernel": f"none: {why}, and chains would add nothing"},
+            "reasons": {"kernel": f"none: {why}"},
         },
         seed=seed,
         diagnostics={
