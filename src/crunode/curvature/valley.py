@@ -254,6 +254,8 @@ class _Walk:
     def smooth_at(self, share: float) -> bool:
         """Whether a step that J does not see leads to a point of the valley with the rank of the center."""
         step = self._rows.outputs.at(self._center).kernel(self._around.step(share, self._factors(0), self._random))
+        # Without matrices what J sees is taken away at a slant, which may have made the step longer.
+        step = step * min(1.0, share * self._around.unit / max(float(step.norm()), 1e-300))
         closed = _closed(self._rows.outputs, self._center + step, _SHORT)
         smooth = None if closed is None else self._smooth(closed)
         if smooth is None or not _same((smooth.rank, smooth.error), self._here):
