@@ -64,7 +64,7 @@ def run(job: tuple[str, tuple[int, ...], float, int]) -> dict[str, Any]:
         "findings": [f.code for f in estimate.findings],
         "relative_error": off / float(exact),
         "errors_off": off / estimate.error,
-        "levels": [{k: r[k] for k in ("nbeta", "value", "se")} for r in estimate.diagnostics["levels"]],
+        "levels": [{k: r[k] for k in ("nbeta", "value", "se")} for r in estimate.diagnostics.get("levels", [])],
         "seconds": time.perf_counter() - start,
     }
 

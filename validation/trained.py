@@ -88,10 +88,10 @@ def main() -> None:
                 "terms": dict(estimate.terms),
                 "ok": estimate.ok,
                 "findings": [f.code for f in estimate.findings],
-                "precision": estimate.spec["precision"],
-                "nbeta": estimate.diagnostics["plain"]["nbeta"],
-                "levels": [[r["nbeta"], r["value"], r["se"]] for r in estimate.diagnostics["levels"]],
-                "moves": estimate.diagnostics["precision"],
+                "precision": estimate.spec.get("precision"),
+                "nbeta": estimate.diagnostics.get("plain", {}).get("nbeta"),
+                "levels": [[r["nbeta"], r["value"], r["se"]] for r in estimate.diagnostics.get("levels", [])],
+                "moves": estimate.diagnostics.get("precision"),
                 "seconds": time.perf_counter() - start,
             }
         )

@@ -177,6 +177,22 @@ _KINDS = [
         "Raise the precision or nbeta, so that chains stay around the center.",
     ),
     FindingKind(
+        "LLC114",
+        "a series in the temperature",
+        "info",
+        "The network is large and free of label noise: a single chain was cooled down in steps, and what was missing "
+        "at the last temperature was taken for a geometric series, half of which is in the systematic error.",
+        "A larger budget cools further.",
+    ),
+    FindingKind(
+        "LLC115",
+        "too few temperatures",
+        "error",
+        "The chain of a large network did not get through three temperatures, so that nothing can be said about where "
+        "its estimates lead.",
+        "Raise the budget. Where steps had to be shortened again and again, the loss may have no second derivative.",
+    ),
+    FindingKind(
         "MC201",
         "chains disagree",
         "error",

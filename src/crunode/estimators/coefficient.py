@@ -16,6 +16,7 @@ from crunode.core.result import Draws, Estimate, Finding
 from crunode.core.store import save_estimate
 from crunode.errors import DiagnosticWarning, EstimationError, InputError
 from crunode.estimators.bounds import rank_finding
+from crunode.estimators.cooling import cooled_estimate
 from crunode.estimators.judgement import estimate_from, failed_estimate, valley_estimate
 from crunode.estimators.limits import Limit, valley_limit
 from crunode.estimators.polish import Polish, center_findings, check_length, polished
@@ -32,7 +33,7 @@ _TARGETS = ("local", "basin")
 _LARGE, _BUDGET_BESIDE = 100.0, 10_000
 # In more dimensions than this they do not get around in a valley, and a longer run of them would say no more.
 _SMALL = 500
-# And in more than this they are not run at all.
+# And in more than this a single chain is cooled down instead.
 _HUGE = 200_000
 _POLISH = 1000
 
@@ -69,7 +70,8 @@ def llc(
     Without label noise the loss is least on a whole valley {w : f(w) = f(w*)}, along which chains travel slowly. Half
     the rank of the Jacobian at its smooth points near w* is then a limit that λ cannot exceed and often equals; it
     takes part in the extrapolation, or is the answer where chains do not get around (see
-    `crunode.estimators.limits.valley_limit`).
+    `crunode.estimators.limits.valley_limit`). In networks of more than 200 000 parameters a single chain is cooled down
+    instead (see `crunode.estimators.cooling`).
 
     Args:
         model: A module (with `data` and `loss`), a `Landscape`, or `Draws` to be evaluated.
@@ -136,12 +138,18 @@ def llc(
         raise InputError(f"expected a loss of (outputs, target) to take own labels with, got {land.loss_name}")
     land = chosen.landscape
     automatic = land.noise_free and nbeta is None and kernel is None
-    limit = valley_limit(land, target, seed=seed) if automatic else None
     asked = {"labels": chosen.summary(), "target": target}
-    alone = limit is not None and (limit.smooth or land.dim > _HUGE)
-    if limit is not None and alone and not _wants_chains(chains, draws, warmup, precision, store, executor, layout):
-        estimate = valley_estimate(land, limit, seed)
-        estimate = replace(estimate, diagnostics={**estimate.diagnostics, **asked})
+    alone: Estimate | None = None
+    limit: Limit | None = None
+    free = automatic and not _wants_chains(chains, draws, warmup, precision, store, executor, layout)
+    if free and land.dim > _HUGE and land.data.stacked:
+        rest = budget if budget is None or moved is None else max(budget - moved.gradients, 1)
+        alone = cooled_estimate(land, target, seed=seed, budget=rest)
+    elif automatic:
+        limit = valley_limit(land, target, seed=seed)
+        alone = valley_estimate(land, limit, seed) if free and limit is not None and limit.smooth else None
+    if alone is not None:
+        estimate = replace(alone, diagnostics={**alone.diagnostics, **asked})
         if moved is not None:
             estimate = _with_descent(estimate, moved, land.data.rows, "polish")
         return _announce(_with_labels(estimate, chosen))

@@ -51,10 +51,7 @@ def failed_estimate(draws: Draws, findings: tuple[Finding, ...]) -> Estimate:
 
 
 def valley_estimate(land: Landscape, limit: Limit, seed: int) -> Estimate:
-    """The estimate by the valley alone, without chains.
-
-    At a smooth point it is half the rank of the Jacobian, which chains would add nothing to. Elsewhere it is the limit,
-    with half the way to the lower bound in the systematic error.
+    """The estimate at a smooth point: half the rank of the Jacobian, to which chains would add nothing.
 
     Args:
         land: The landscape.
@@ -63,11 +60,8 @@ def valley_estimate(land: Landscape, limit: Limit, seed: int) -> Estimate:
     """
     few = (Finding.of("LLC105", f"n = {land.n}"),) if land.n < 100 else ()
     terms = {"rank": max(limit.error, _HALF_STEP)}
-    if not limit.smooth:
-        terms["valley"] = (limit.value - limit.lowest) / 2
-    where = Finding.of("LLC109" if limit.smooth else "LLC110", f"{limit.value:g}; no chains were run")
-    exact = "half the rank of the Jacobian is the coefficient, and chains would add nothing"
-    why = exact if limit.smooth else "in a network as large chains do not get around"
+    where = Finding.of("LLC109", f"{limit.value:g}; no chains were run")
+    why = "none: half the rank of the Jacobian is the coefficient, and chains would add nothing"
     return Estimate(
         "llc",
         float(limit.value),
@@ -80,7 +74,7 @@ def valley_estimate(land: Landscape, limit: Limit, seed: int) -> Estimate:
             "dim": land.dim,
             "limit": limit.summary(),
             "kernel": None,
-            "reasons": {"kernel": f"none: {why}"},
+            "reasons": {"kernel": why},
         },
         seed=seed,
         diagnostics={

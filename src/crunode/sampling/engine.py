@@ -142,7 +142,8 @@ class Engine:
         for tensors in self._chunks:
             g, e = self._evaluate(w, tensors)
             share = tensors[0].shape[0] / rows
-            gradient = g.mul_(share) if gradient is None else gradient.add_(g, alpha=share)
+            # Not in place: the next chunk may overwrite this one's gradient.
+            gradient = g * share if gradient is None else gradient.add_(g, alpha=share)
             excess = e * share if excess is None else excess + e * share
         assert gradient is not None
         assert excess is not None

@@ -1,0 +1,341 @@
+"""Large networks: one chain that is cooled down in steps, and where its estimates lead.
+
+Without label noise the temperature is free. At inverse temperature t, with a normal prior around w*, the estimator
+λ̂(t) = t E[L − L(w*)] counts half the directions whose curvature exceeds 1/t of the prior's, and rises to λ with t. In a
+large network λ is in the thousands, so that λ̂ scatters by less than a percent from draw to draw: a single chain tells
+all, if only it gets around. Three things see to that.
+
+The prior is wide where the loss is flat for reasons of rank. Matrices of low rank get random entries of the size of
+their own in the directions that they have nothing in; everything else moves by a small share of its size. Around such
+matrices the valley of least loss is a cone in these directions, so that its codimension shows at any distance, and is
+seen best from afar, where the curvatures of its directions differ least.
+
+The chain has inertia (underdamped Langevin dynamics): it crosses the prior in a number of steps that grows with the
+root of the condition number and not with the number itself. And each level begins where the last one ended.
+
+The increments of λ̂ from level to level shrink by a factor that changes slowly; what is missing at the last level is
+taken for a geometric series, and half of it for the error of that.
+
+References:
+    Lau et al. 2023 (networks of up to 1e8 parameters); Cheng et al. 2018 (underdamped Langevin dynamics).
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from crunode.core.data import Examples
+from crunode.core.landscape import Landscape
+from crunode.core.progress import Progress
+from crunode.core.result import Estimate, Finding, provenance
+from crunode.core.rng import derived_seed
+from crunode.curvature.rounding import Spaces, unrounded
+from crunode.sampling.engine import Engine
+from crunode.sampling.posterior import Gaussian, Posterior
+
+__all__ = ["Level", "cooled_estimate", "extrapolated"]
+
+# How far weights move, relative to their size, and matrices of low rank where they have nothing.
+_SHARE, _REACH = {"local": 0.1, "basin": 1.0}, 1.0
+# Curvature of the loss relative to the prior's, at the first level; each further one has ten times as much.
+_FIRST, _FACTOR = 1e4, 10.0
+# Steps in units of the fastest frequency, and what they may add to the loss and to the energy of motion.
+_STEP, _MARGIN, _LONG, _HEAT = 0.7, 1.5, 0.12, 0.01
+# Length of a level in periods of the prior, and what part of it is for getting there and what part is kept.
+_PERIODS, _RAMP, _KEPT = 0.7, 0.35, 0.3
+# Velocities are refreshed once in so many steps, at this rate in units of the prior's frequency.
+_EVERY, _FRICTION = 4, 3.0
+# Steps of power iteration, and how far gradients are apart for it.
+_POWER, _DIFFERENCE = 16, 0.3
+# Examples to begin with, and by how much the loss on others may exceed that on them.
+_EXAMPLES, _OTHERS = 512, 4.0
+# Gradients to spend unless told, and what may be missing at the end, relative to the value.
+_BUDGET, _SMALL = 40_000, 0.02
+# Factors of the series that are believed, and the error of leapfrog steps.
+_RATIO, _LEAP = 0.75, 0.005
+_RETRIES = 6
+
+
+@dataclass(frozen=True)
+class Level:
+    """What the chain saw at one temperature.
+
+    Attributes:
+        nbeta: t, with which the mean loss is multiplied.
+        value: λ̂(t).
+        se: Its Monte-Carlo error.
+        steps: Gradients it took.
+    """
+
+    nbeta: float
+    value: float
+    se: float
+    steps: int
+
+
+def extrapolated(levels: Sequence[Level]) -> tuple[float, float]:
+    """Where levels at temperatures that fall by the same factor lead, and how far they are from there.
+
+    Increments d₁, d₂, … become a geometric series: with r = d_k / d_(k−1) the rest is d_k r / (1 − r).
+
+    Args:
+        levels: From hot to cold.
+
+    Returns:
+        The limit and how far the last level is from it. Where the last increment is not told from chance the last level
+        is the limit, as far as chance allows.
+
+    Example:
+        >>> extrapolated([Level(10.0**k, 8 - 2.0**-k, 0.0, 1) for k in range(3)])
+        (8.0, 0.25)
+    """
+    values = [level.value for level in levels]
+    if len(values) < 3:
+        return values[-1], abs(values[-1] - values[0]) if len(values) == 2 else abs(values[-1])
+    before, last = values[-2] - values[-3], values[-1] - values[-2]
+    noise = 2 * math.hypot(levels[-1].se, levels[-2].se)
+    if last <= noise or before <= 0:
+        return values[-1], max(abs(last), noise)
+    ratio = min(last / before, _RATIO)
+    rest = last * ratio / (1 - ratio)
+    return values[-1] + rest, rest
+
+
+def cooled_estimate(land: Landscape, target: str = "local", *, seed: int = 0, budget: int | None = None) -> Estimate:
+    """λ of a large network without label noise, from a single chain on a falling temperature.
+
+    Args:
+        land: A landscape whose labels are the model's predictions at the center.
+        target: "local" moves weights by a small share of their size, "basin" by all of it.
+        seed: Everything random comes from it.
+        budget: The most gradients to take; None for as many as it takes to have nearly all, and at most 40 000.
+
+    Returns:
+        The estimate. `diagnostics["levels"]` has λ̂ at each temperature.
+
+    Example:
+        >>> from crunode.recipes.toys import reduced_rank
+        >>> est = cooled_estimate(reduced_rank(40, 20, 40, rank=4, n=2000))
+        >>> abs(est.value / 408 - 1) < 0.1  # 408 is exact
+        True
+    """
+    most = _BUDGET if budget is None else budget
+    chain = _Chain(land, _SHARE[target], seed, most)
+    levels: list[Level] = []
+    t, size = chain.first()
+    while True:
+        level = chain.level(t, size, first=not levels)
+        if level is None:
+            break
+        levels.append(level)
+        value, rest = extrapolated(levels)
+        if len(levels) >= 3 and rest <= _SMALL * abs(value):
+            break
+        t *= _FACTOR
+    return _estimate(land, levels, chain, seed)
+
+
+def _estimate(land: Landscape, levels: list[Level], chain: _Chain, seed: int) -> Estimate:
+    findings = list(land.findings)
+    if land.n < 100:
+        findings.append(Finding.of("LLC105", f"n = {land.n}"))
+    terms: dict[str, float] = {}
+    value, se = math.nan, math.nan
+    if levels:
+        value, rest = extrapolated(levels)
+        se = levels[-1].se
+        terms = {"temperature": rest if len(levels) < 3 else rest / 2, "discretisation": _LEAP * abs(value)}
+        if len(levels) > 3:
+            terms["law"] = abs(value - extrapolated(levels[:-1])[0]) / 2
+        findings.append(Finding.of("LLC114", f"{levels[-1].value:.4g} at the last level, {rest:.2g} added"))
+    if len(levels) < 3:
+        findings.append(Finding.of("LLC115", f"{chain.spent} gradients for {len(levels)} of 3 levels or more"))
+    return Estimate(
+        "llc",
+        float(value),
+        se=float(se),
+        systematic=math.hypot(*terms.values()) if terms else math.nan,
+        findings=tuple(findings),
+        spec={
+            "asked": {"seed": seed},
+            "n": land.n,
+            "dim": land.dim,
+            "kernel": {"name": "underdamped Langevin, cooled", "share": chain.share, "reach": _REACH, "step": _STEP},
+            "reasons": {"kernel": "in a network as large one chain tells the coefficient, if it gets around"},
+        },
+        seed=seed,
+        diagnostics={
+            "levels": [{"nbeta": x.nbeta, "value": x.value, "se": x.se, "steps": x.steps} for x in levels],
+            "examples": chain.examples,
+            "cost": {"gradients": float(chain.spent), "examples": float(chain.seen)},
+        },
+        terms=terms,
+        provenance=provenance(),
+    )
+
+
+class _Chain:
+    """Position and velocity in coordinates in which the prior is standard normal, w = w* + S z."""
+
+    def __init__(self, land: Landscape, share: float, seed: int, most: int) -> None:
+        self._land, self._seed, self._most = land, seed, most
+        self.share, self._scale = share, _Scale(land, share)
+        self._chance = torch.Generator(land.device).manual_seed(derived_seed(seed, 71))
+        order = torch.randperm(land.data.rows, generator=torch.Generator().manual_seed(derived_seed(seed, 72)))
+        self._order = order.to(land.device)
+        self.spent, self.seen = 0, 0
+        self._use(min(_EXAMPLES, land.data.rows))
+
+    def _use(self, examples: int) -> None:
+        """Take that many examples, and as many others to check by."""
+        self.examples = examples
+        self._engine = _engine(self._land, self._order[:examples], self._seed)
+        others = self._order[examples : 2 * examples]
+        self._others = _engine(self._land, others, self._seed) if len(others) >= max(examples // 2, 1) else None
+        self._z, self._v = self._zeros(), self._random()
+        self._gradient, self._loss = self._at(self._z)
+
+    def _zeros(self) -> Tensor:
+        return torch.zeros_like(self._land.center)
+
+    def _random(self) -> Tensor:
+        center = self._land.center
+        return torch.randn(center.shape, generator=self._chance, dtype=center.dtype, device=center.device)
+
+    def _at(self, z: Tensor) -> tuple[Tensor, Tensor]:
+        gradient, excess = self._engine.likelihood((self._land.center + self._scale(z))[None])
+        self.spent, self.seen = self.spent + 1, self.seen + self.examples
+        return self._scale(gradient[0]), excess[0]
+
+    def first(self) -> tuple[float, float]:
+        """The first t, and the largest curvature around the center."""
+        size = max(self._top(self._random()), self._top(self._zeros()))
+        return (_FIRST / size if size > 0 and math.isfinite(size) else math.nan), size
+
+    def _top(self, z: Tensor) -> float:
+        """The largest curvature of the loss at z, by power iteration on differences of gradients."""
+        v, size = self._random(), 0.0
+        for _ in range(_POWER):
+            v = v * (_DIFFERENCE / float(v.norm()))
+            up = self._at(z + v)[0].clone()
+            change = (up - self._at(z - v)[0]) / 2
+            size, v = float(change.norm()) / float(v.norm()), change
+        return size
+
+    def level(self, t: float, size: float, *, first: bool) -> Level | None:
+        """λ̂ at t; None where the budget does not allow for it or no step is short enough."""
+        before = self.spent
+        for _ in range(_RETRIES):
+            stiff = _MARGIN * t * size
+            steps = math.ceil(_PERIODS * 2 * math.pi * math.sqrt(stiff) / _STEP)
+            if not math.isfinite(stiff) or self.spent + steps > self._most:
+                return None
+            start = self._z.clone()
+            scaled = self._run(t, stiff, steps, t if first else t / _FACTOR)
+            if scaled is None:  # too long a step
+                size, self._z = 2 * size, start
+                self._gradient, self._loss = self._at(self._z)
+                continue
+            if first and self._alone():
+                self._use(2 * self.examples)
+                continue
+            value = float(scaled.mean())
+            # t L has the variance λ, and forgets at the rate of the friction.
+            apart = 1 + _KEPT * _PERIODS * math.pi * _FRICTION
+            return Level(t, value, math.sqrt(max(value, 0.0) / apart), self.spent - before)
+        return None
+
+    def _run(self, t: float, stiff: float, steps: int, start: float) -> Tensor | None:
+        """Values of t (L − L(w*)) at the end of a way from `start` to t, by velocities of variance 1 / stiff.
+
+        Leapfrog steps of length h keep the energy with t L − h²/8 |t∇L|²/stiff in place of t L, exactly so where L is
+        quadratic; what they add is taken away by that. None where that is much, or where velocities have become larger
+        than they may: steps are too long then.
+        """
+        z, h, mass, size = self._z, _STEP, 1 / stiff, float(len(self._z))
+        v = self._random() * math.sqrt(mass)
+        stay = math.exp(-_EVERY * _FRICTION * h * math.sqrt(mass))
+        fresh = math.sqrt((1 - stay**2) * mass)
+        losses, slopes, speeds = torch.zeros(3, steps, device=z.device, dtype=torch.float64)
+        with Progress(steps, f"cooling, nbeta {t:.1e}") as bar:
+            for k in range(steps):
+                # All at once, what has to leave as heat would be nine times what is there.
+                now = t * (start / t) ** max(1 - k / (_RAMP * steps), 0.0)
+                v.add_(self._gradient, alpha=-0.5 * h * now * mass).add_(z, alpha=-0.5 * h * mass)
+                z = z.add(v, alpha=h)
+                self._gradient, self._loss = self._at(z)
+                losses[k] = self._loss
+                slopes[k] = self._gradient.norm()
+                v.add_(self._gradient, alpha=-0.5 * h * now * mass).add_(z, alpha=-0.5 * h * mass)
+                speeds[k] = v.norm()
+                if k % _EVERY == 0:
+                    v.mul_(stay).add_(self._random(), alpha=fresh)
+                if k % 256 == 255:
+                    bar.advance(256)
+                    if not t * float(losses[k]) <= _FACTOR * size:
+                        return None
+        kept = slice(int(steps * (1 - _KEPT)), None)
+        scaled, added = t * losses[kept], (h * t * slopes[kept]).square() * (mass / 8)
+        heat = float(speeds[kept].square().mean()) * stiff / size - 1
+        if not (float(added.mean()) <= _LONG * float(scaled.mean()) and heat <= _HEAT + 4 * math.sqrt(2 / size)):
+            return None
+        self._z = z
+        return scaled - added
+
+    def _alone(self) -> bool:
+        """Whether the chain has moved to where other examples are not predicted as at the center."""
+        if self._others is None:
+            return False
+        there = self._others.likelihood((self._land.center + self._scale(self._z))[None])[1]
+        return bool(float(there[0]) > _OTHERS * float(self._loss))
+
+
+def _engine(land: Landscape, index: Tensor, seed: int) -> Engine:
+    part = copy.copy(land)
+    part.data = Examples([land.data.take(index.sort().values)], land.data.findings)
+    posterior = Posterior(part, 1.0, Gaussian(1.0))
+    return Engine(posterior, [0], torch.ones(1), seed=seed, batch=None, layout="sequential", overwrite=True)
+
+
+class _Scale:
+    """S: how far each direction may go, the same to either side of a matrix."""
+
+    def __init__(self, land: Landscape, share: float) -> None:
+        shapes = land.packing.shapes
+        _, spaces = unrounded(land.center, shapes, land.packing.dtypes)
+        sizes = [math.prod(s) for s in shapes]
+        parts = land.center.double().split(sizes)
+        usual = [_entry(p, shape, space) for p, shape, space in zip(parts, shapes, spaces, strict=True)]
+        known = sorted(u for u in usual if u > 0)
+        typical = known[len(known) // 2] if known else 1.0
+        scales, self._far = [], []
+        offset = 0
+        for size, own, space in zip(sizes, usual, spaces, strict=True):
+            unit = own or typical
+            scales.append(torch.full((size,), share * unit, dtype=land.packing.dtype))
+            if space is not None:
+                narrow = Spaces(
+                    space.shape, space.columns.to(land.packing.dtype), space.rows.to(land.packing.dtype), space.size
+                )
+                self._far.append((slice(offset, offset + size), narrow, (_REACH - share) * unit))
+            offset += size
+        self._near = torch.cat(scales).to(land.device)
+
+    def __call__(self, z: Tensor) -> Tensor:
+        found = self._near * z
+        for where, space, more in self._far:
+            found[where].add_(space.outside(z[where]), alpha=more)
+        return found
+
+
+def _entry(part: Tensor, shape: Sequence[int], space: Spaces | None) -> float:
+    """The size of entries that a matrix of full rank with singular values like these would have."""
+    if space is None:
+        return float(part.square().mean().sqrt())
+    return space.size / (space.shape[0] ** 0.5 + space.shape[1] ** 0.5)

@@ -1,0 +1,94 @@
+"""Large networks: a chain that is cooled down, held against exact coefficients and closed forms."""
+
+from __future__ import annotations
+
+import math
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from crunode.core.landscape import Landscape
+from crunode.estimators import coefficient
+from crunode.estimators.coefficient import llc
+from crunode.estimators.cooling import Level, cooled_estimate, extrapolated
+from crunode.exact import deep_linear
+from crunode.recipes.toys import quadratic, reduced_rank
+
+
+def levels_of(values: list[float], se: float = 0.0) -> list[Level]:
+    return [Level(10.0**k, v, se, 1) for k, v in enumerate(values)]
+
+
+@given(
+    st.floats(1.0, 1e5),
+    st.floats(0.01, 0.5),
+    st.floats(0.05, 0.74),
+)
+def test_geometric_increments_are_summed_exactly(limit: float, missing: float, ratio: float) -> None:
+    values = [limit * (1 - missing * ratio**k) for k in range(3)]
+    found, rest = extrapolated(levels_of(values))
+    assert found == pytest.approx(limit, rel=1e-9)
+    assert rest == pytest.approx(limit - values[-1], rel=1e-6)
+
+
+def test_increments_that_do_not_shrink_are_not_believed_for_ever() -> None:
+    found, rest = extrapolated(levels_of([1.0, 2.0, 3.0]))
+    assert found == 3.0 + rest == 6.0
+
+
+def test_an_increment_within_chance_is_not_extrapolated() -> None:
+    found, rest = extrapolated(levels_of([100.0, 101.0, 101.9], se=1.0))
+    assert found == 101.9
+    assert rest == pytest.approx(2 * math.sqrt(2))
+
+
+def test_levels_that_fall_are_their_own_limit() -> None:
+    assert extrapolated(levels_of([3.0, 5.0, 4.0])) == (4.0, 1.0)
+
+
+@pytest.mark.parametrize(("hidden", "rank"), [(20, 4), (30, 10)])
+def test_reduced_rank_at_its_most_singular_point(hidden: int, rank: int) -> None:
+    exact = float(deep_linear((60, hidden, 60), rank).value)
+    est = cooled_estimate(reduced_rank(60, hidden, 60, rank=rank), seed=1, budget=12_000)
+    assert est.ok
+    # Three stated errors of a single chain: a false alarm in less than one of 300 seeds.
+    assert abs(est.value - exact) < 3 * est.error
+    assert est.error < 0.1 * exact
+
+
+def test_steps_are_corrected_where_all_directions_are_equally_stiff() -> None:
+    # Without correction leapfrog steps of this length would add 8.9 %.
+    values = [cooled_estimate(quadratic(2000), seed=seed, budget=12_000).value for seed in range(4)]
+    assert sum(values) / 4 == pytest.approx(1000, abs=3 * math.sqrt(1000 / 4))
+
+
+def test_a_small_budget_is_an_error_and_is_kept() -> None:
+    est = cooled_estimate(reduced_rank(10, 5, 10, rank=2), budget=1200)
+    assert not est.ok
+    assert [f.code for f in est.findings if f.severity == "error"] == ["LLC115"]
+    assert est.diagnostics["cost"]["gradients"] <= 1200 + 10
+
+
+def test_too_few_examples_are_noticed() -> None:
+    """A network with more inputs than the examples to begin with takes more of them."""
+    torch.manual_seed(0)
+    net = torch.nn.Linear(600, 2, bias=False)
+    x = torch.randn(6000, 600)
+    est = cooled_estimate(Landscape(net, (x, net(x).detach()), "gaussian"), budget=6000)
+    assert est.diagnostics["examples"] > 600
+    assert abs(est.value - 600) < 3 * est.error
+
+
+def test_llc_cools_large_networks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(coefficient, "_HUGE", 1000)
+    land = reduced_rank(40, 20, 40, rank=4)
+    center = land.center.clone()
+    est = llc(land, seed=3, budget=12_000)
+    assert [r["steps"] > 0 for r in est.diagnostics["levels"]]
+    assert {"LLC114"} <= {f.code for f in est.findings}
+    assert torch.equal(land.center, center)
+    again = llc(land, seed=3, budget=12_000)
+    assert again.value == est.value
+    assert est.diagnostics["target"] == "local"
