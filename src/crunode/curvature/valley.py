@@ -175,7 +175,7 @@ def _look(land: Landscape, seen: Evaluation, around: Surroundings, asked: _Asked
         shares = [a for a in sorted(asked.around, reverse=True) for _ in range(asked.starts * (2 if quick else 1))]
         if not (asked.reach and walk.smooth_at(min(asked.around))):
             walk.look(shares, asked.reach, 1 if land.dim > _MANY else len(shares))
-        walk.approach(*(_FROM_AFAR if asked.reach else _FROM_CLOSE))
+            walk.approach(*(_FROM_AFAR if asked.reach else _FROM_CLOSE))
         found = walk.found
     return Valley(
         here,

@@ -31,6 +31,8 @@ _TARGETS = ("local", "basin")
 # Losses of a posterior with coefficient λ scatter by λ^-1/2 of their mean, so that few draws tell a large one. Chains
 # beside a limit that is as good as the answer shall not cost more than it.
 _LARGE, _BUDGET_BESIDE = 100.0, 10_000
+# Pilots and the shortest chains that say something take this many gradients.
+_SHORTEST = 8000
 # In more dimensions than this they do not get around in a valley, and a longer run of them would say no more.
 _SMALL = 500
 # And in more than this a single chain is cooled down instead.
@@ -124,6 +126,8 @@ def llc(
         raise InputError(f"expected target as 'local' or 'basin', got {target!r}")
     if not isinstance(polish, int) or polish < 0:
         raise InputError(f"expected polish as True, False or a number of gradients, got {polish!r}")
+    if budget is not None and (isinstance(budget, bool) or not isinstance(budget, int) or budget < 1):
+        raise InputError(f"expected budget as a positive whole number of gradients, got {budget!r}")
     if isinstance(model, Draws):
         if polish:
             raise InputError("expected polish=True with a model or a Landscape, got Draws, whose center is behind them")
@@ -147,7 +151,8 @@ def llc(
         alone = cooled_estimate(land, target, seed=seed, budget=rest)
     elif automatic:
         limit = valley_limit(land, target, seed=seed)
-        alone = valley_estimate(land, limit, seed) if free and limit is not None and limit.smooth else None
+        if free and limit is not None and (limit.smooth or (land.dim > _SMALL and _too_little(budget, limit, moved))):
+            alone = valley_estimate(land, limit, seed)
     if alone is not None:
         estimate = replace(alone, diagnostics={**alone.diagnostics, **asked})
         if moved is not None:
@@ -214,6 +219,12 @@ def _with_descent(estimate: Estimate, way: Polish, rows: int, name: str) -> Esti
 def _wants_chains(*settings: Any) -> bool:
     """Whether something was given that is about chains: with nothing, a smooth point needs none."""
     return any(value is not None for value in settings)
+
+
+def _too_little(budget: int | None, limit: Limit, moved: Polish | None) -> bool:
+    """Whether the budget, after the valley, is not enough for the shortest chains."""
+    spent = limit.gradients + (0 if moved is None else moved.gradients)
+    return budget is not None and budget - spent < _SHORTEST
 
 
 def _with_labels(estimate: Estimate, chosen: Labels) -> Estimate:

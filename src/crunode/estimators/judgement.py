@@ -51,7 +51,10 @@ def failed_estimate(draws: Draws, findings: tuple[Finding, ...]) -> Estimate:
 
 
 def valley_estimate(land: Landscape, limit: Limit, seed: int) -> Estimate:
-    """The estimate at a smooth point: half the rank of the Jacobian, to which chains would add nothing.
+    """The estimate by the valley alone, without chains.
+
+    At a smooth point it is half the rank of the Jacobian, which chains would add nothing to. Elsewhere it is the limit,
+    with half the way to the lower bound in the systematic error.
 
     Args:
         land: The landscape.
@@ -60,8 +63,11 @@ def valley_estimate(land: Landscape, limit: Limit, seed: int) -> Estimate:
     """
     few = (Finding.of("LLC105", f"n = {land.n}"),) if land.n < 100 else ()
     terms = {"rank": max(limit.error, _HALF_STEP)}
-    where = Finding.of("LLC109", f"{limit.value:g}; no chains were run")
-    why = "none: half the rank of the Jacobian is the coefficient, and chains would add nothing"
+    if not limit.smooth:
+        terms["valley"] = (limit.value - limit.lowest) / 2
+    where = Finding.of("LLC109" if limit.smooth else "LLC110", f"{limit.value:g}; no chains were run")
+    why = "half the rank of the Jacobian is the coefficient, and chains would add nothing"
+    why = f"none: {why if limit.smooth else 'the budget does not allow for chains'}"
     return Estimate(
         "llc",
         float(limit.value),

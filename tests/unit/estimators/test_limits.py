@@ -142,6 +142,22 @@ def test_a_budget_far_too_small_is_refused():
         cr.llc(toys.reduced_rank(5, 3, 5, 0), budget=0)
 
 
+@pytest.mark.filterwarnings("ignore::crunode.DiagnosticWarning")
+def test_a_large_network_is_answered_by_its_valley_when_the_budget_has_no_room_for_chains():
+    land = toys.reduced_rank(20, 15, 20, 3)
+    est = cr.llc(land, budget=3000)
+    assert est.spec["kernel"] is None
+    assert {"LLC110"} == {f.code for f in est.findings}
+    assert est.value == float(cr.exact.reduced_rank(20, 15, 20, rank=3).value)
+    assert est.terms["valley"] > 0
+
+
+@pytest.mark.parametrize("budget", [0, -5, 2.5, True, "many"])
+def test_a_budget_that_is_none_is_refused(budget):
+    with pytest.raises(cr.InputError, match="positive whole number"):
+        cr.llc(toys.quadratic(2), budget=budget)
+
+
 def test_targets_that_are_none_are_refused():
     with pytest.raises(cr.InputError, match="local"):
         cr.llc(toys.quadratic(2), target="global")
