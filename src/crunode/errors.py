@@ -181,7 +181,7 @@ _KINDS = [
         "a series in the temperature",
         "info",
         "The network is large and free of label noise: a single chain was cooled down in steps, and what was missing "
-        "at the last temperature was taken for a geometric series, half of which is in the systematic error.",
+        "at the last temperature was extrapolated. Half of that is in the systematic error.",
         "A larger budget cools further.",
     ),
     FindingKind(

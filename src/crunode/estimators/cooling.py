@@ -13,8 +13,8 @@ seen best from afar, where the curvatures of its directions differ least.
 The chain has inertia (underdamped Langevin dynamics): it crosses the prior in a number of steps that grows with the
 root of the condition number and not with the number itself. And each level begins where the last one ended.
 
-The increments of λ̂ from level to level shrink by a factor that changes slowly; what is missing at the last level is
-taken for a geometric series, and half of it for the error of that.
+What is missing at the last level is extrapolated: as a geometric series of increments, and by laws in powers and
+logarithms of t. Half of it is part of the error.
 
 References:
     Lau et al. 2023 (networks of up to 1e8 parameters); Cheng et al. 2018 (underdamped Langevin dynamics).
@@ -36,6 +36,7 @@ from crunode.core.progress import Progress
 from crunode.core.result import Estimate, Finding, provenance
 from crunode.core.rng import derived_seed
 from crunode.curvature.rounding import Spaces, unrounded
+from crunode.estimators.extrapolate import extrapolate
 from crunode.sampling.engine import Engine
 from crunode.sampling.posterior import Gaussian, Posterior
 
@@ -57,7 +58,7 @@ _POWER, _DIFFERENCE = 16, 0.3
 _EXAMPLES, _OTHERS = 512, 4.0
 # Gradients to spend unless told, and what may be missing at the end, relative to the value.
 _BUDGET, _SMALL = 40_000, 0.02
-# Factors of the series that are believed, and the error of leapfrog steps.
+# The largest ratio of a series that is believed, and the error of leapfrog steps.
 _RATIO, _LEAP = 0.75, 0.005
 _RETRIES = 6
 
@@ -80,31 +81,32 @@ class Level:
 
 
 def extrapolated(levels: Sequence[Level]) -> tuple[float, float]:
-    """Where levels at temperatures that fall by the same factor lead, and how far they are from there.
+    """Where levels at temperatures that fall by the same factor lead, and how unsure the law behind that is.
 
-    Increments d₁, d₂, … become a geometric series: with r = d_k / d_(k−1) the rest is d_k r / (1 − r).
+    Increments d₁, d₂, … as a geometric series: with r = d_k / d_(k−1) the rest is d_k r / (1 − r), but where the last
+    increment is not told from chance. That, and the laws of `extrapolate` with their fixed powers and logarithms of t,
+    bound what is likely from two sides; the answer is in the middle.
 
     Args:
-        levels: From hot to cold.
+        levels: From hot to cold, three or more.
 
     Returns:
-        The limit and how far the last level is from it. Where the last increment is not told from chance the last level
-        is the limit, as far as chance allows.
+        The limit, and its error: half the distance of the two with the spread of the laws.
 
     Example:
-        >>> extrapolated([Level(10.0**k, 8 - 2.0**-k, 0.0, 1) for k in range(3)])
-        (8.0, 0.25)
+        >>> value, error = extrapolated([Level(10.0 ** (k + 4), 8000 - 2000 * 0.4**k, 1.0, 1) for k in range(3)])
+        >>> abs(value - 8000) < error < 400
+        True
     """
-    values = [level.value for level in levels]
-    if len(values) < 3:
-        return values[-1], abs(values[-1] - values[0]) if len(values) == 2 else abs(values[-1])
+    values, errors = [level.value for level in levels], [level.se for level in levels]
     before, last = values[-2] - values[-3], values[-1] - values[-2]
-    noise = 2 * math.hypot(levels[-1].se, levels[-2].se)
-    if last <= noise or before <= 0:
-        return values[-1], max(abs(last), noise)
-    ratio = min(last / before, _RATIO)
-    rest = last * ratio / (1 - ratio)
-    return values[-1] + rest, rest
+    series = values[-1]
+    if before > 0 and last > 2 * math.hypot(*errors[-2:]):
+        ratio = min(last / before, _RATIO)
+        series += last * ratio / (1 - ratio)
+    # Labels have no noise, so that n plays no part.
+    fit = extrapolate([level.nbeta for level in levels], values, errors, 1 << 40, False)
+    return (series + fit.value) / 2, math.hypot((series - fit.value) / 2, fit.spread)
 
 
 def cooled_estimate(land: Landscape, target: str = "local", *, seed: int = 0, budget: int | None = None) -> Estimate:
@@ -134,8 +136,7 @@ def cooled_estimate(land: Landscape, target: str = "local", *, seed: int = 0, bu
         if level is None:
             break
         levels.append(level)
-        value, rest = extrapolated(levels)
-        if len(levels) >= 3 and rest <= _SMALL * abs(value):
+        if len(levels) >= 3 and abs(extrapolated(levels)[0] - level.value) <= _SMALL * abs(level.value):
             break
         t *= _FACTOR
     return _estimate(land, levels, chain, seed)
@@ -146,16 +147,15 @@ def _estimate(land: Landscape, levels: list[Level], chain: _Chain, seed: int) ->
     if land.n < 100:
         findings.append(Finding.of("LLC105", f"n = {land.n}"))
     terms: dict[str, float] = {}
-    value, se = math.nan, math.nan
-    if levels:
-        value, rest = extrapolated(levels)
-        se = levels[-1].se
-        terms = {"temperature": rest if len(levels) < 3 else rest / 2, "discretisation": _LEAP * abs(value)}
-        if len(levels) > 3:
-            terms["law"] = abs(value - extrapolated(levels[:-1])[0]) / 2
-        findings.append(Finding.of("LLC114", f"{levels[-1].value:.4g} at the last level, {rest:.2g} added"))
+    value, se = (levels[-1].value, levels[-1].se) if levels else (math.nan, math.nan)
     if len(levels) < 3:
+        terms = {"temperature": abs(value)}
         findings.append(Finding.of("LLC115", f"{chain.spent} gradients for {len(levels)} of 3 levels or more"))
+    else:
+        value, law = extrapolated(levels)
+        rest = value - levels[-1].value
+        terms = {"temperature": abs(rest) / 2, "law": law, "discretisation": _LEAP * abs(value)}
+        findings.append(Finding.of("LLC114", f"{levels[-1].value:.4g} at the last of {len(levels)}, {rest:+.2g} added"))
     return Estimate(
         "llc",
         float(value),

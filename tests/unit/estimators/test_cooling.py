@@ -18,34 +18,35 @@ from crunode.recipes.toys import quadratic, reduced_rank
 
 
 def levels_of(values: list[float], se: float = 0.0) -> list[Level]:
-    return [Level(10.0**k, v, se, 1) for k, v in enumerate(values)]
+    return [Level(10.0 ** (4 + k), v, se, 1) for k, v in enumerate(values)]
 
 
-@given(
-    st.floats(1.0, 1e5),
-    st.floats(0.01, 0.5),
-    st.floats(0.05, 0.74),
-)
-def test_geometric_increments_are_summed_exactly(limit: float, missing: float, ratio: float) -> None:
-    values = [limit * (1 - missing * ratio**k) for k in range(3)]
-    found, rest = extrapolated(levels_of(values))
-    assert found == pytest.approx(limit, rel=1e-9)
-    assert rest == pytest.approx(limit - values[-1], rel=1e-6)
+@given(st.floats(1e3, 1e5), st.floats(0.01, 0.4), st.floats(0.1, 0.7))
+def test_geometric_increments_lead_to_their_sum(limit: float, missing: float, ratio: float) -> None:
+    values = [limit * (1 - missing * ratio**k) for k in range(4)]
+    found, error = extrapolated(levels_of(values, se=1e-6 * limit))
+    left = limit - values[-1]
+    assert abs(found - limit) <= 2 * error + 0.5 * left + 1e-4 * limit
+
+
+@given(st.floats(1e2, 1e5), st.floats(0.1, 1e3))
+def test_the_answer_scales_with_the_levels(limit: float, factor: float) -> None:
+    values = [limit * (1 - 0.3 * 0.5**k) for k in range(3)]
+    found, error = extrapolated(levels_of(values, se=0.001 * limit))
+    again = extrapolated(levels_of([factor * v for v in values], se=0.001 * factor * limit))
+    assert again == pytest.approx((factor * found, factor * error), rel=1e-6)
 
 
 def test_increments_that_do_not_shrink_are_not_believed_for_ever() -> None:
-    found, rest = extrapolated(levels_of([1.0, 2.0, 3.0]))
-    assert found == 3.0 + rest == 6.0
+    found, error = extrapolated(levels_of([1000.0, 2000.0, 3000.0], se=1.0))
+    assert 3000 < found < 6000
+    assert error > 300
 
 
-def test_an_increment_within_chance_is_not_extrapolated() -> None:
-    found, rest = extrapolated(levels_of([100.0, 101.0, 101.9], se=1.0))
-    assert found == 101.9
-    assert rest == pytest.approx(2 * math.sqrt(2))
-
-
-def test_levels_that_fall_are_their_own_limit() -> None:
-    assert extrapolated(levels_of([3.0, 5.0, 4.0])) == (4.0, 1.0)
+def test_level_values_are_their_own_limit() -> None:
+    found, error = extrapolated(levels_of([5000.0, 5010.0, 5005.0], se=30.0))
+    assert found == pytest.approx(5005, abs=30)
+    assert error < 60
 
 
 @pytest.mark.parametrize(("hidden", "rank"), [(20, 4), (30, 10)])
