@@ -25,6 +25,16 @@ if TYPE_CHECKING:
     )
     from crunode.estimators.bounds import bounds
     from crunode.estimators.coefficient import llc
+    from crunode.estimators.comparison import Comparison, compare
+    from crunode.estimators.criteria import (
+        bayes_training_loss,
+        functional_variance,
+        gibbs_training_loss,
+        loo,
+        singular_fluctuation,
+        waic,
+        wbic,
+    )
     from crunode.estimators.sweep_result import Sweep
     from crunode.estimators.sweeps import sweep
     from crunode.estimators.volume import volume_scaling
@@ -43,6 +53,7 @@ __all__ = [
     "SGHMC",
     "SGLD",
     "SGNHT",
+    "Comparison",
     "CrunodeError",
     "DiagnosticWarning",
     "Draws",
@@ -62,14 +73,22 @@ __all__ = [
     "StoreMismatch",
     "Sweep",
     "__version__",
+    "bayes_training_loss",
     "bounds",
+    "compare",
     "exact",
+    "functional_variance",
+    "gibbs_training_loss",
     "llc",
     "load_estimate",
+    "loo",
     "sample",
+    "singular_fluctuation",
     "sweep",
     "tune",
     "volume_scaling",
+    "waic",
+    "wbic",
 ]
 
 _HOMES = {
@@ -88,6 +107,16 @@ _HOMES = {
     ),
     "crunode.estimators.bounds": ("bounds",),
     "crunode.estimators.coefficient": ("llc",),
+    "crunode.estimators.comparison": ("Comparison", "compare"),
+    "crunode.estimators.criteria": (
+        "bayes_training_loss",
+        "functional_variance",
+        "gibbs_training_loss",
+        "loo",
+        "singular_fluctuation",
+        "waic",
+        "wbic",
+    ),
     "crunode.estimators.sweep_result": ("Sweep",),
     "crunode.estimators.sweeps": ("sweep",),
     "crunode.estimators.volume": ("volume_scaling",),

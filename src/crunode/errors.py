@@ -319,6 +319,23 @@ _KINDS = [
         "Nothing to do; give a kernel, such as kernel=crunode.SGLD(), to sample with all examples.",
     ),
     FindingKind(
+        "CRIT701",
+        "heavy importance weights",
+        "warning",
+        "Leaving an example out changes the posterior by so much that draws of the full one hardly stand for it: the "
+        "tail of the importance weights has an exponent k above 0.7, and neither their mean nor its stated error can "
+        "be trusted.",
+        "Compare with waic; look at these examples (diagnostics['pareto_k']); leave them out and sample again.",
+    ),
+    FindingKind(
+        "CRIT702",
+        "a prior around the weights",
+        "info",
+        "The draws are of a posterior that is held near the trained weights. Criteria then judge that neighborhood as "
+        "a model of its own, which has seen the data, and are too low for a model whose prior has not.",
+        "For a model as a whole sample with prior=Gaussian(precision, mean='origin').",
+    ),
+    FindingKind(
         "VOL601",
         "volumes follow no such law",
         "error",

@@ -222,10 +222,10 @@ def _enough_rows(
             return outputs, None, True
         others = OutputMap(seen, more.sort().values)
         # At the center too: there some may show less, as where units are at rest.
-        unseen = max(outputs.at(w).misses(others, step) for w in (seen.center, generic))
+        enough = all(outputs.at(w).misses(others, step) <= outputs.missed for w in (generic, seen.center))
         spent += outputs.gradients + others.gradients * others.examples // outputs.examples
         outputs.gradients = others.gradients = 0
-        return outputs, others, unseen <= outputs.missed
+        return outputs, others, enough
 
     examples, low = min(count, max(_FIRST if land.dim > _MANY else _FEW, math.ceil(64 / width))), 0
     outputs, others, enough = chosen(examples)
