@@ -35,6 +35,7 @@ if TYPE_CHECKING:
         waic,
         wbic,
     )
+    from crunode.estimators.evidence import free_energy
     from crunode.estimators.sweep_result import Sweep
     from crunode.estimators.sweeps import sweep
     from crunode.estimators.volume import volume_scaling
@@ -77,6 +78,7 @@ __all__ = [
     "bounds",
     "compare",
     "exact",
+    "free_energy",
     "functional_variance",
     "gibbs_training_loss",
     "llc",
@@ -117,6 +119,7 @@ _HOMES = {
         "waic",
         "wbic",
     ),
+    "crunode.estimators.evidence": ("free_energy",),
     "crunode.estimators.sweep_result": ("Sweep",),
     "crunode.estimators.sweeps": ("sweep",),
     "crunode.estimators.volume": ("volume_scaling",),

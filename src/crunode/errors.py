@@ -336,6 +336,23 @@ _KINDS = [
         "For a model as a whole sample with prior=Gaussian(precision, mean='origin').",
     ),
     FindingKind(
+        "CRIT703",
+        "levels without overlap",
+        "error",
+        "Draws of two neighbouring levels of nbeta hardly ever have losses that both would have, so that the ratio of "
+        "their evidences rests on a few of them or on none. Its stated error cannot be trusted then. Across a phase "
+        "transition levels have to be closer than elsewhere.",
+        "Add levels between the two.",
+    ),
+    FindingKind(
+        "CRIT704",
+        "a ladder that begins too cold",
+        "error",
+        "The evidence is relative to the prior, at nbeta = 0. The first level is so cold that its draws do not reach "
+        "back to there.",
+        "Begin the ladder at a smaller nbeta: so small that nbeta times the loss is of order one over the prior.",
+    ),
+    FindingKind(
         "VOL601",
         "volumes follow no such law",
         "error",

@@ -49,7 +49,7 @@ class Regression:
         rng = np.random.default_rng((99, seed))
         w = rng.multivariate_normal(self.mean, self.cov, (chains, draws))
         losses = 0.5 * (self.y - w @ self.x.T) ** 2
-        spec = {"n": self.n, "asked": {"seed": seed}, "prior": {"precision": self.gamma, "mean": "origin"}}
+        spec = {"n": self.n, "asked": {"seed": seed, "prior": {"precision": self.gamma, "mean": "origin"}}}
         arrays = {"excess": losses.mean(2), "distance2": (w**2).sum(2), "pointwise": losses}
         return Draws(arrays, {}, np.full(chains, self.beta * self.n), spec)
 
@@ -148,10 +148,21 @@ def test_bad_input_is_refused_or_reported():
     broken = dict(good.arrays) | {"pointwise": np.where(np.arange(case.n) == 3, np.nan, good.arrays["pointwise"])}
     with pytest.raises(cr.InputError, match="finite"):
         criteria.loo(Draws(broken, {}, good.nbeta, good.spec))
-    local = Draws(good.arrays, {}, good.nbeta, {**good.spec, "prior": {"precision": 1.0, "mean": "center"}})
+    asked = {"seed": 0, "prior": {"precision": 1.0, "mean": "center"}}
+    local = Draws(good.arrays, {}, good.nbeta, {**good.spec, "asked": asked})
     assert "CRIT702" in [f.code for f in criteria.waic(local).findings]
     few = case.draws(draws=10)
     assert {"MC202"} <= {f.code for f in criteria.waic(few).findings}
+
+
+def test_a_prior_around_the_weights_is_reported_for_sampled_draws():
+    import torch
+
+    net = torch.nn.Linear(1, 1)
+    x = torch.randn(30, 1, generator=torch.Generator().manual_seed(0))
+    land = cr.Landscape(net, (x, x), "gaussian")
+    draws = cr.sample(cr.Posterior(land, 30.0), cr.HMC(), chains=2, draws=50, warmup=20, keep=("pointwise",))
+    assert "CRIT702" in [f.code for f in cr.waic(draws).findings]
 
 
 def test_chains_in_different_modes_are_reported():

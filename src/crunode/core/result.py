@@ -123,6 +123,11 @@ class Draws:
         """Kept draws per chain."""
         return int(self.arrays["excess"].shape[1])
 
+    @property
+    def prior(self) -> Any:
+        """The prior that was asked for: "flat", its settings, or None where the draws do not tell."""
+        return self.spec.get("asked", {}).get("prior")
+
     def _role(self, role: str) -> np.ndarray:
         roles = self.spec.get("role_per_chain", ["ladder"] * len(self.nbeta))
         return np.array([r == role for r in roles], dtype=bool)

@@ -23,7 +23,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 import numpy as np
@@ -279,9 +279,9 @@ def _findings(draws: Draws, rhat: float, size: float, exponents: Array | None) -
         yield Finding.of("MC201", f"R-hat {rhat:.3f} (limit {_RHAT_LIMIT}) of the loss")
     if not size >= _FEWEST:
         yield Finding.of("MC202", f"{size:.0f} for the loss")
-    prior = draws.spec.get("prior")
-    if isinstance(prior, dict) and prior.get("mean") == "center":
-        yield Finding.of("CRIT702", f"precision {prior.get('precision', float('nan')):.3g} around the weights")
+    prior = draws.prior
+    if isinstance(prior, Mapping) and prior.get("mean") == "center":
+        yield Finding.of("CRIT702", f"precision {draws.spec.get('precision') or prior['precision']:.3g}")
     if exponents is not None and (exponents > _HEAVY).any():
         worst = float(exponents.max())
         yield Finding.of("CRIT701", f"{int((exponents > _HEAVY).sum())} of {len(exponents)}, the worst k {worst:.2f}")

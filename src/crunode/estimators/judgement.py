@@ -313,7 +313,7 @@ def _left(draws: Draws, row: Level) -> bool:
 
     By parts, γ E‖w − w*‖² + nβ E[(w − w*)·∇L] = d, and (w − w*)·∇K = 2k K where K is homogeneous of degree 2k ≥ 2.
     """
-    prior = draws.spec.get("prior", {})
+    prior = draws.prior
     precision = draws.spec.get("precision")
     if precision is None or (isinstance(prior, dict) and prior.get("mean", "center") != "center"):
         return False
