@@ -38,6 +38,7 @@ if TYPE_CHECKING:
     from crunode.estimators.evidence import free_energy
     from crunode.estimators.sweep_result import Sweep
     from crunode.estimators.sweeps import sweep
+    from crunode.estimators.tempering import rlct
     from crunode.estimators.volume import volume_scaling
     from crunode.sampling.metropolis import HMC, MALA
     from crunode.sampling.posterior import Flat, Gaussian, Posterior
@@ -84,6 +85,7 @@ __all__ = [
     "llc",
     "load_estimate",
     "loo",
+    "rlct",
     "sample",
     "singular_fluctuation",
     "sweep",
@@ -122,6 +124,7 @@ _HOMES = {
     "crunode.estimators.evidence": ("free_energy",),
     "crunode.estimators.sweep_result": ("Sweep",),
     "crunode.estimators.sweeps": ("sweep",),
+    "crunode.estimators.tempering": ("rlct",),
     "crunode.estimators.volume": ("volume_scaling",),
     "crunode.sampling.metropolis": ("HMC", "MALA"),
     "crunode.sampling.posterior": ("Flat", "Gaussian", "Posterior"),

@@ -193,6 +193,14 @@ _KINDS = [
         "Raise the budget. Where steps had to be shortened again and again, the loss may have no second derivative.",
     ),
     FindingKind(
+        "LLC116",
+        "no straight line",
+        "warning",
+        "The mean loss is not a straight line in the temperature, whose slope the coefficient is: chains are too short "
+        "to tell, or the posterior changes from one region to another along the ladder.",
+        "Take more draws, or levels that are closer together; look at where the chains are at each of them.",
+    ),
+    FindingKind(
         "MC201",
         "chains disagree",
         "error",

@@ -1,0 +1,154 @@
+"""The learning coefficient as the slope of the mean loss in the temperature.
+
+For the posterior at inverse temperature β, with any prior,
+
+    E_β[n L_n(w)] = n L_n(w_0) + λ/β + U_n √(λ/(2β)) + O(1),   E[U_n] = 0,
+
+so that λ is the slope of E_β[n L_n] in 1/β, without need of a baseline: Algorithm 1 of Murfet et al. 2020, with an
+average over data sets. Levels of a ladder are independent, so that generalised least squares has a diagonal covariance.
+
+A straight line does not mean that λ is that of the true parameters: it is that of the region which holds the posterior
+at these temperatures, and any region gives a straight line.
+
+References:
+    Watanabe 2013, JMLR 14, 867, theorem 4; Murfet et al. 2020, appendix A.3.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from crunode.core.result import Draws, Estimate, Finding
+from crunode.errors import InputError
+from crunode.sampling.diagnostics import mcse_mean, split_rhat
+
+__all__ = ["rlct"]
+
+Array = NDArray[np.float64]
+
+_RHAT_LIMIT, _FEWEST, _LINE = 1.05, 3, 0.9
+
+
+@dataclass(frozen=True)
+class _Line:
+    """The slope of one data set's ladder, its Monte-Carlo error, how well the line fits, and how much it bends.
+
+    The bend is the slope of the colder half less that of the hotter half, with its error.
+    """
+
+    slope: float
+    se: float
+    r2: float
+    bend: float
+    bend_se: float
+    rhat: float
+
+
+def rlct(draws: Draws | Sequence[Draws]) -> Estimate:
+    """The learning coefficient by regression of E_β[n L_n] on 1/β, averaged over data sets.
+
+    Args:
+        draws: Draws on a ladder of three levels of nbeta or more, or several of them, one for each data set.
+
+    Returns:
+        The estimate. Its `se` is Monte Carlo for a single data set, and the scatter over data sets for several. The
+        systematic error is half of what the slope changes by along the ladder, as far as that is more than chance.
+        `diagnostics["r2"]` has the fit of each line.
+
+    Raises:
+        InputError: There are fewer than three levels.
+
+    Example:
+        >>> rng = np.random.default_rng(0)
+        >>> levels = [100.0, 140.0, 200.0, 280.0, 400.0]  # L = |w|²/2 in five dimensions: λ = 5/2
+        >>> losses = np.concatenate([rng.chisquare(5, (2, 5000)) / (2 * t) for t in levels])
+        >>> spec = {"n": 1000, "asked": {"seed": 0}}
+        >>> est = rlct(Draws({"excess": losses, "distance2": losses}, {}, np.repeat(levels, 2), spec))
+        >>> est.ok, bool(abs(est.value - 2.5) < 4 * est.se)
+        (True, True)
+    """
+    sets = [draws] if isinstance(draws, Draws) else list(draws)
+    if not sets or not all(isinstance(d, Draws) for d in sets):
+        raise InputError("expected Draws on a ladder of nbeta, or a sequence of them, one for each data set")
+    lines = [_line(d) for d in sets]
+    slopes = np.array([line.slope for line in lines])
+    value = float(slopes.mean())
+    chance = math.sqrt(sum(line.se**2 for line in lines)) / len(lines)
+    se = float(slopes.std(ddof=1)) / math.sqrt(len(lines)) if len(lines) > 1 else chance
+    bend = float(np.mean([line.bend for line in lines]))
+    unsure = math.sqrt(sum(line.bend_se**2 for line in lines)) / len(lines)
+    law = math.sqrt(max(bend**2 - unsure**2, 0.0)) / 2
+    return Estimate(
+        "rlct",
+        value,
+        se=max(se, chance),
+        systematic=law,
+        findings=tuple(_findings(sets, lines)),
+        spec=sets[0].spec,
+        seed=sets[0].spec["asked"]["seed"],
+        diagnostics={
+            "slopes": slopes.tolist(),
+            "r2": [line.r2 for line in lines],
+            "rhat": max(line.rhat for line in lines),
+            "mc_se": chance,
+            "bend": bend,
+            "levels": [_level(sets[0], t) for t in sets[0].levels()],
+        },
+        terms={"law": law},
+        provenance=sets[0].provenance,
+        draws=sets[0],
+    )
+
+
+def _level(draws: Draws, t: float) -> dict[str, Any]:
+    scaled = t * draws.at(t)["excess"].astype(np.float64)
+    return {"nbeta": t, "value": float(scaled.mean()), "se": mcse_mean(scaled)}
+
+
+def _line(draws: Draws) -> _Line:
+    levels = draws.levels()
+    if len(levels) < _FEWEST:
+        raise InputError(
+            f"expected a ladder of {_FEWEST} levels of nbeta or more, got {levels}; sample with a tuple, as in "
+            "Posterior(land, nbeta=(50.0, 100.0, 200.0))"
+        )
+    n = draws.spec["n"]
+    losses = [draws.at(t)["excess"].astype(np.float64) for t in levels]
+    if not all(np.isfinite(x).all() for x in losses):
+        raise InputError("expected finite losses at all levels, got some that are not; look at the draws")
+    hot = n / np.array(levels)
+    means, errors = np.array([n * x.mean() for x in losses]), np.array([n * mcse_mean(x) for x in losses])
+    if not (errors > 0).all():
+        raise InputError("expected losses that vary at all levels, got some that do not; look at the chains")
+    slope, se, r2 = _fit(hot, means, errors)
+    half = len(levels) // 2
+    hotter, colder = (_fit(hot[part], means[part], errors[part]) for part in (slice(half + 1), slice(half, None)))
+    rhat = max(split_rhat(x) for x in losses)
+    return _Line(slope, se, r2, colder[0] - hotter[0], math.hypot(colder[1], hotter[1]), rhat)
+
+
+def _fit(x: Array, y: Array, errors: Array) -> tuple[float, float, float]:
+    """Slope, its error and R² of a line through points with these errors."""
+    weights = errors**-2
+    middle, center = (weights * x).sum() / weights.sum(), (weights * y).sum() / weights.sum()
+    spread = float((weights * (x - middle) ** 2).sum())
+    slope = float((weights * (x - middle) * y).sum()) / spread
+    whole = float((weights * (y - center) ** 2).sum())
+    rest = float((weights * (y - center - slope * (x - middle)) ** 2).sum())
+    return slope, spread**-0.5, 1 - rest / whole if whole > 0 else math.nan
+
+
+def _findings(sets: Sequence[Draws], lines: Sequence[_Line]) -> Iterator[Finding]:
+    yield from dict.fromkeys(f for d in sets for f in d.findings)
+    worst = max(line.rhat if math.isfinite(line.rhat) else math.inf for line in lines)
+    if not worst < _RHAT_LIMIT:
+        yield Finding.of("MC201", f"R-hat {worst:.3f} (limit {_RHAT_LIMIT})")
+    least = min(line.r2 for line in lines)
+    if not least > _LINE:
+        yield Finding.of("LLC116", f"R² {least:.2f}")

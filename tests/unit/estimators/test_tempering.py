@@ -1,0 +1,79 @@
+"""The coefficient as a slope in the temperature, on draws whose law is known."""
+
+import numpy as np
+import pytest
+import torch
+
+import crunode as cr
+from crunode.core.result import Draws
+from crunode.recipes import toys
+
+LEVELS = (60.0, 80.0, 100.0, 130.0, 170.0)
+
+
+def bowl(d, base=0.0, seed=0, draws=2000, n=1000):
+    """L = |w|²/2 + base in d dimensions; the center is off by `base`."""
+    rng = np.random.default_rng(seed)
+    losses = np.concatenate([rng.chisquare(d, (4, draws)) / (2 * t) + base for t in LEVELS])
+    spec = {"n": n, "asked": {"seed": seed}}
+    return Draws({"excess": losses, "distance2": losses}, {}, np.repeat(LEVELS, 4), spec)
+
+
+@pytest.mark.parametrize("d", [1, 4, 21])
+@pytest.mark.parametrize("base", [0.0, -0.02, 3.0])
+def test_the_slope_needs_no_baseline(d, base):
+    est = cr.rlct(bowl(d, base, seed=d))
+    assert abs(est.value - d / 2) < 4 * est.se
+    assert est.se < 0.1 * d
+
+
+def test_the_stated_error_is_the_spread_over_repeats():
+    found = [cr.rlct(bowl(6, seed=k, draws=300)) for k in range(60)]
+    spread = np.std([e.value for e in found], ddof=1)
+    assert 0.7 < spread / np.mean([e.se for e in found]) < 1.4  # 60 repeats know the spread to 9 %
+
+
+def test_data_sets_are_averaged_and_their_scatter_is_the_error():
+    sets = [bowl(6, seed=k, draws=300) for k in range(30)]
+    est = cr.rlct(sets)
+    assert est.value == pytest.approx(np.mean([cr.rlct(d).value for d in sets]))
+    assert abs(est.value - 3) < 4 * est.se
+    assert est.se < 0.35 * cr.rlct(sets[0]).se
+    assert len(est.diagnostics["r2"]) == 30
+
+
+def test_a_slope_that_changes_is_a_systematic_error():
+    draws = bowl(6, draws=20_000)
+    bent = draws.arrays["excess"] * (1 + 0.3 * np.log(draws.nbeta / 100))[:, None]  # λ̂ rises with log nβ
+    est = cr.rlct(Draws({"excess": bent, "distance2": bent}, {}, draws.nbeta, draws.spec))
+    assert est.systematic > 0.1
+    assert cr.rlct(draws).systematic < 0.1
+
+
+def test_a_sampled_ladder():
+    land = toys.quadratic(6)
+    posterior = cr.Posterior(land, LEVELS, cr.Gaussian(0.01))
+    draws = cr.sample(posterior, cr.HMC(), chains=4, draws=800, warmup=200, seed=0)
+    est = cr.rlct(draws)
+    assert est.ok
+    assert abs(est.value - 3) < 4 * est.error
+
+
+def test_a_ladder_across_two_regions_is_no_line():
+    draws = bowl(6)
+    losses = draws.arrays["excess"] + np.where(draws.nbeta < 90, 0.0, 0.5)[:, None]
+    est = cr.rlct(Draws({"excess": losses, "distance2": losses}, {}, draws.nbeta, draws.spec))
+    assert "LLC116" in [f.code for f in est.findings]
+
+
+def test_bad_input():
+    land = cr.Landscape.of_function(lambda w: w.square().sum(), torch.zeros(2), n=100)
+    two = cr.sample(cr.Posterior(land, (5.0, 10.0), cr.Gaussian(1.0)), cr.HMC(step=0.01), chains=2, draws=20, warmup=5)
+    with pytest.raises(cr.InputError, match="3 levels"):
+        cr.rlct(two)
+    with pytest.raises(cr.InputError, match="Draws"):
+        cr.rlct([])
+    still = bowl(3)
+    zeros = np.zeros_like(still.arrays["excess"])
+    with pytest.raises(cr.InputError, match="vary"):
+        cr.rlct(Draws({"excess": zeros, "distance2": zeros}, {}, still.nbeta, still.spec))
