@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from crunode.core.result import Draws, Estimate, Finding
 from crunode.errors import InputError
+from crunode.estimators.extrapolate import digamma
 from crunode.sampling.diagnostics import mcse_mean, split_rhat
 
 __all__ = ["rlct"]
@@ -33,6 +34,8 @@ __all__ = ["rlct"]
 Array = NDArray[np.float64]
 
 _RHAT_LIMIT, _FEWEST, _LINE = 1.05, 3, 0.9
+# What a multiplicity of two would take away is within 1.96 of these.
+_DOUBLE = 0.55
 
 
 @dataclass(frozen=True)
@@ -58,7 +61,9 @@ def rlct(draws: Draws | Sequence[Draws]) -> Estimate:
 
     Returns:
         The estimate. Its `se` is Monte Carlo for a single data set, and the scatter over data sets for several. The
-        systematic error is half of what the slope changes by along the ladder, as far as that is more than chance.
+        systematic error has two parts: half of what the slope changes by along the ladder, as far as that is more than
+        chance, and 0.55 / (log nβ − ψ(λ)) at the hottest level, since a multiplicity of two would lower the slope by
+        1 / (log nβ − ψ(λ)) and hardly bend it.
         `diagnostics["r2"]` has the fit of each line.
 
     Raises:
@@ -83,12 +88,17 @@ def rlct(draws: Draws | Sequence[Draws]) -> Estimate:
     se = float(slopes.std(ddof=1)) / math.sqrt(len(lines)) if len(lines) > 1 else chance
     bend = float(np.mean([line.bend for line in lines]))
     unsure = math.sqrt(sum(line.bend_se**2 for line in lines)) / len(lines)
-    law = math.sqrt(max(bend**2 - unsure**2, 0.0)) / 2
+    # The hottest levels have the most leverage, since 1/β is largest there.
+    hottest = min(d.levels()[0] for d in sets)
+    terms = {
+        "law": math.sqrt(max(bend**2 - unsure**2, 0.0)) / 2,
+        "multiplicity": _DOUBLE / max(math.log(hottest) - digamma(max(value, 0.5)), 1.0),
+    }
     return Estimate(
         "rlct",
         value,
         se=max(se, chance),
-        systematic=law,
+        systematic=math.hypot(*terms.values()),
         findings=tuple(_findings(sets, lines)),
         spec=sets[0].spec,
         seed=sets[0].spec["asked"]["seed"],
@@ -100,7 +110,7 @@ def rlct(draws: Draws | Sequence[Draws]) -> Estimate:
             "bend": bend,
             "levels": [_level(sets[0], t) for t in sets[0].levels()],
         },
-        terms={"law": law},
+        terms=terms,
         provenance=sets[0].provenance,
         draws=sets[0],
     )

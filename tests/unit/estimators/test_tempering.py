@@ -1,5 +1,7 @@
 """The coefficient as a slope in the temperature, on draws whose law is known."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -46,8 +48,8 @@ def test_a_slope_that_changes_is_a_systematic_error():
     draws = bowl(6, draws=20_000)
     bent = draws.arrays["excess"] * (1 + 0.3 * np.log(draws.nbeta / 100))[:, None]  # λ̂ rises with log nβ
     est = cr.rlct(Draws({"excess": bent, "distance2": bent}, {}, draws.nbeta, draws.spec))
-    assert est.systematic > 0.1
-    assert cr.rlct(draws).systematic < 0.1
+    assert est.terms["law"] > 0.1
+    assert cr.rlct(draws).terms["law"] < 0.1
 
 
 def test_a_sampled_ladder():
@@ -57,6 +59,25 @@ def test_a_sampled_ladder():
     est = cr.rlct(draws)
     assert est.ok
     assert abs(est.value - 3) < 4 * est.error
+
+
+def test_global_coefficient_of_reduced_rank_regression():
+    """λ = 7/2 with multiplicity 2, under a standard normal prior around the origin: slope and free energy."""
+    exact = float(cr.exact.reduced_rank(3, 2, 3, rank=1).value)
+    land, prior = toys.reduced_rank(3, 2, 3, 1, n=1000), cr.Gaussian(1.0, mean="origin")
+    ladder = tuple(float(t) for t in 10.0 ** np.linspace(3, 5, 5))
+    slope = cr.rlct(cr.sample(cr.Posterior(land, ladder, prior), cr.HMC(), chains=8, draws=600, warmup=400, seed=0))
+    assert slope.ok
+    assert abs(slope.value - exact) < 1.96 * slope.error
+    assert abs(slope.value - exact) < 0.08 * exact
+    whole = tuple(2.0**k for k in range(-8, 18))
+    drawn = cr.sample(cr.Posterior(land, whole, prior), cr.HMC(), chains=4, draws=400, warmup=300, seed=1)
+    curve = cr.free_energy(drawn).diagnostics["curve"]
+    (first, last) = (row for row in curve if row["nbeta"] in (2.0**10, 2.0**17))
+    # F = λ log t − log log t + c: with the logarithm's logarithm put back, the increment gives λ.
+    grown = last["value"] - first["value"] + math.log(math.log(2.0**17) / math.log(2.0**10))
+    error = math.hypot(first["se"], last["se"]) / (7 * math.log(2))
+    assert grown / (7 * math.log(2)) == pytest.approx(exact, abs=0.05 * exact + 3 * error)
 
 
 def test_a_ladder_across_two_regions_is_no_line():
