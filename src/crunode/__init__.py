@@ -24,6 +24,7 @@ if TYPE_CHECKING:
         StoreMismatch,
     )
     from crunode.estimators.bounds import bounds
+    from crunode.estimators.classical import aic, bic, dic
     from crunode.estimators.coefficient import llc
     from crunode.estimators.comparison import Comparison, compare
     from crunode.estimators.criteria import (
@@ -75,9 +76,12 @@ __all__ = [
     "StoreMismatch",
     "Sweep",
     "__version__",
+    "aic",
     "bayes_training_loss",
+    "bic",
     "bounds",
     "compare",
+    "dic",
     "exact",
     "free_energy",
     "functional_variance",
@@ -110,6 +114,7 @@ _HOMES = {
         "StoreMismatch",
     ),
     "crunode.estimators.bounds": ("bounds",),
+    "crunode.estimators.classical": ("aic", "bic", "dic"),
     "crunode.estimators.coefficient": ("llc",),
     "crunode.estimators.comparison": ("Comparison", "compare"),
     "crunode.estimators.criteria": (
