@@ -130,9 +130,9 @@ def cooled_estimate(land: Landscape, target: str = "local", *, seed: int = 0, bu
     most = _BUDGET if budget is None else budget
     chain = _Chain(land, _SHARE[target], seed, most)
     levels: list[Level] = []
-    t, size = chain.first()
-    while True:
-        level = chain.level(t, size, first=not levels)
+    t = chain.first()
+    while t > 0:
+        level = chain.level(t, first=not levels)
         if level is None:
             break
         levels.append(level)
@@ -148,6 +148,8 @@ def _estimate(land: Landscape, levels: list[Level], chain: _Chain, seed: int) ->
         findings.append(Finding.of("LLC105", f"n = {land.n}"))
     terms: dict[str, float] = {}
     value, se = (levels[-1].value, levels[-1].se) if levels else (math.nan, math.nan)
+    if chain.top == 0:
+        findings.append(Finding.of("LLC106", "its slope is zero everywhere around the center"))
     if len(levels) < 3:
         terms = {"temperature": abs(value)}
         findings.append(Finding.of("LLC115", f"{chain.spent} gradients for {len(levels)} of 3 levels or more"))
@@ -189,7 +191,7 @@ class _Chain:
         self._chance = torch.Generator(land.device).manual_seed(derived_seed(seed, 71))
         order = torch.randperm(land.data.rows, generator=torch.Generator().manual_seed(derived_seed(seed, 72)))
         self._order = order.to(land.device)
-        self.spent, self.seen = 0, 0
+        self.spent, self.seen, self.top = 0, 0, 0.0
         self._use(min(_EXAMPLES, land.data.rows))
 
     def _use(self, examples: int) -> None:
@@ -198,11 +200,8 @@ class _Chain:
         self._engine = _engine(self._land, self._order[:examples], self._seed)
         others = self._order[examples : 2 * examples]
         self._others = _engine(self._land, others, self._seed) if len(others) >= max(examples // 2, 1) else None
-        self._z, self._v = self._zeros(), self._random()
+        self._z = torch.zeros_like(self._land.center)
         self._gradient, self._loss = self._at(self._z)
-
-    def _zeros(self) -> Tensor:
-        return torch.zeros_like(self._land.center)
 
     def _random(self) -> Tensor:
         center = self._land.center
@@ -213,33 +212,36 @@ class _Chain:
         self.spent, self.seen = self.spent + 1, self.seen + self.examples
         return self._scale(gradient[0]), excess[0]
 
-    def first(self) -> tuple[float, float]:
-        """The first t, and the largest curvature around the center."""
-        size = max(self._top(self._random()), self._top(self._zeros()))
-        return (_FIRST / size if size > 0 and math.isfinite(size) else math.nan), size
+    def first(self) -> float:
+        """The first t, from the largest curvature around the center; 0 where there is none."""
+        self.top = max(self._curvature(self._random()), self._curvature(torch.zeros_like(self._z)))
+        return _FIRST / self.top if 0 < self.top < math.inf else 0.0
 
-    def _top(self, z: Tensor) -> float:
+    def _curvature(self, z: Tensor) -> float:
         """The largest curvature of the loss at z, by power iteration on differences of gradients."""
         v, size = self._random(), 0.0
         for _ in range(_POWER):
-            v = v * (_DIFFERENCE / float(v.norm()))
+            length = float(v.norm())
+            if not 0 < length < math.inf:
+                return length
+            v = v * (_DIFFERENCE / length)
             up = self._at(z + v)[0].clone()
-            change = (up - self._at(z - v)[0]) / 2
-            size, v = float(change.norm()) / float(v.norm()), change
+            v = (up - self._at(z - v)[0]) / 2
+            size = float(v.norm()) / _DIFFERENCE
         return size
 
-    def level(self, t: float, size: float, *, first: bool) -> Level | None:
+    def level(self, t: float, *, first: bool) -> Level | None:
         """λ̂ at t; None where the budget does not allow for it or no step is short enough."""
         before = self.spent
         for _ in range(_RETRIES):
-            stiff = _MARGIN * t * size
+            stiff = _MARGIN * t * self.top
             steps = math.ceil(_PERIODS * 2 * math.pi * math.sqrt(stiff) / _STEP)
-            if not math.isfinite(stiff) or self.spent + steps > self._most:
+            if self.spent + steps > self._most:
                 return None
             start = self._z.clone()
             scaled = self._run(t, stiff, steps, t if first else t / _FACTOR)
             if scaled is None:  # too long a step
-                size, self._z = 2 * size, start
+                self.top, self._z = 2 * self.top, start
                 self._gradient, self._loss = self._at(self._z)
                 continue
             if first and self._alone():
@@ -311,7 +313,7 @@ class _Scale:
         _, spaces = unrounded(land.center, shapes, land.packing.dtypes)
         sizes = [math.prod(s) for s in shapes]
         parts = land.center.double().split(sizes)
-        usual = [_entry(p, shape, space) for p, shape, space in zip(parts, shapes, spaces, strict=True)]
+        usual = [_entry(p, space) for p, space in zip(parts, spaces, strict=True)]
         known = sorted(u for u in usual if u > 0)
         typical = known[len(known) // 2] if known else 1.0
         scales, self._far = [], []
@@ -334,7 +336,7 @@ class _Scale:
         return found
 
 
-def _entry(part: Tensor, shape: Sequence[int], space: Spaces | None) -> float:
+def _entry(part: Tensor, space: Spaces | None) -> float:
     """The size of entries that a matrix of full rank with singular values like these would have."""
     if space is None:
         return float(part.square().mean().sqrt())

@@ -72,6 +72,12 @@ def test_a_small_budget_is_an_error_and_is_kept() -> None:
     assert est.diagnostics["cost"]["gradients"] <= 1200 + 10
 
 
+def test_a_flat_loss_is_an_error() -> None:
+    est = cooled_estimate(Landscape.of_function(lambda w: 0 * w.sum(), torch.zeros(50), n=1000))
+    assert not est.ok
+    assert "LLC106" in [f.code for f in est.findings]
+
+
 def test_too_few_examples_are_noticed() -> None:
     """A network with more inputs than the examples to begin with takes more of them."""
     torch.manual_seed(0)
