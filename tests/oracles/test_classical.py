@@ -54,5 +54,6 @@ def test_bad_input(case):
     other = cr.Landscape(
         torch.nn.Linear(3, 1, bias=False).double(), (torch.ones(5, 3).double(), torch.ones(5, 1).double()), "gaussian"
     )
+    assert "MC202" in [f.code for f in cr.dic(drawn, land).findings]
     with pytest.raises(cr.InputError, match="another one"):
         cr.dic(drawn, other)

@@ -18,6 +18,7 @@ from crunode.core.data import leaves
 from crunode.core.landscape import Landscape
 from crunode.core.result import Draws, Estimate, provenance
 from crunode.errors import InputError
+from crunode.estimators.chains import chain_findings, chosen_level
 from crunode.sampling.diagnostics import ess, mcse_mean, split_rhat
 
 __all__ = ["aic", "bic", "dic"]
@@ -83,10 +84,8 @@ def dic(draws: Draws, land: Landscape, *, nbeta: float | None = None) -> Estimat
         raise InputError("expected draws with their positions, got none; sample with keep=('positions',)")
     if draws.spec["asked"].get("landscape") not in (None, land.fingerprint()):
         raise InputError("expected the landscape that the draws are of, got another one")
-    levels = draws.levels()
-    if nbeta is None and len(levels) > 1:
-        raise InputError(f"expected nbeta= to say which of the levels {levels} is meant, got none")
-    arrays = draws.at(levels[0] if nbeta is None else nbeta)
+    level = chosen_level(draws, nbeta)
+    arrays = draws.at(level)
     excess = arrays["excess"].astype(np.float64)
     places = arrays["positions"].astype(np.float64)
     mean = torch.as_tensor(places.mean(axis=(0, 1))).to(land.center)
@@ -100,7 +99,7 @@ def dic(draws: Draws, land: Landscape, *, nbeta: float | None = None) -> Estimat
         "dic",
         2 * (center + float(excess.mean())) - there,
         se=mcse_mean(influence),
-        findings=tuple(f for f in draws.findings if not f.code.startswith("LLC")),
+        findings=tuple(chain_findings(draws, {level: excess})),
         spec=draws.spec,
         seed=draws.spec["asked"]["seed"],
         diagnostics={

@@ -17,8 +17,7 @@ from typing import Any
 
 from crunode.core.result import Draws, Estimate
 from crunode.errors import InputError
-from crunode.estimators.criteria import loo, per_example, waic
-from crunode.sampling.diagnostics import mcse_mean
+from crunode.estimators.criteria import with_parts
 
 __all__ = ["Comparison", "Row", "compare"]
 
@@ -146,20 +145,17 @@ def compare(models: Mapping[str, Draws], criterion: str = "loo") -> Comparison:
     """
     if not isinstance(models, Mapping) or len(models) < 2:
         raise InputError("expected two models or more as a mapping from names to draws, such as {'a': draws, ...}")
-    estimate = {"loo": loo, "waic": waic}.get(criterion)
-    if estimate is None:
-        raise InputError(f"expected a criterion among loo, waic, got {criterion!r}")
-    found = {name: (estimate(draws), *per_example(draws, criterion)) for name, draws in models.items()}
-    sizes = {name: len(values) for name, (_, values, _) in found.items()}
+    found = {name: with_parts(draws, criterion) for name, draws in models.items()}
+    sizes = {name: len(values) for name, (_, values) in found.items()}
     if len(set(sizes.values())) > 1:
         raise InputError(f"expected models of the same examples, got {sizes} of them; give each the same data")
     best = min(found, key=lambda name: found[name][0].value)
-    _, reference, _ = found[best]
+    top, reference = found[best]
     rows = []
     for name in sorted(found, key=lambda name: found[name][0].value):
-        est, values, _ = found[name]
+        est, values = found[name]
         apart = values - reference
-        chance = 0.0 if name == best else math.hypot(*(mcse_mean(found[k][2]) for k in (name, best)))
+        chance = 0.0 if name == best else math.hypot(est.se, top.se)
         data_se = float(apart.std(ddof=1)) / math.sqrt(len(apart)) if len(apart) > 1 else math.nan
         rows.append(Row(name, est, float(apart.mean()), data_se, chance))
     return Comparison(criterion, tuple(rows))

@@ -245,7 +245,7 @@ class _Chain:
                 self._gradient, self._loss = self._at(self._z)
                 continue
             if first and self._alone():
-                self._use(2 * self.examples)
+                self._use(min(2 * self.examples, self._land.data.rows))
                 continue
             value = float(scaled.mean())
             # t L has the variance λ, and forgets at the rate of the friction.

@@ -31,6 +31,7 @@ from numpy.typing import NDArray
 
 from crunode.core.result import Draws, Estimate, Finding
 from crunode.errors import InputError
+from crunode.estimators.chains import chain_findings, chosen_level
 from crunode.sampling.diagnostics import ess, mcse_mean, split_rhat
 from crunode.sampling.pareto import smoothed_log_weights
 
@@ -39,15 +40,15 @@ __all__ = [
     "functional_variance",
     "gibbs_training_loss",
     "loo",
-    "per_example",
     "singular_fluctuation",
     "waic",
     "wbic",
+    "with_parts",
 ]
 
 Array = NDArray[np.float64]
 
-_RHAT_LIMIT, _FEWEST, _HEAVY = 1.05, 100, 0.7
+_HEAVY = 0.7
 # Numbers in memory at a time, in double precision.
 _BLOCK = 1 << 22
 
@@ -191,7 +192,7 @@ def wbic(draws: Draws, *, nbeta: float | None = None) -> Estimate:
         >>> wbic(Draws(arrays, {}, np.full(2, 8 / np.log(8)), {"n": 8, "asked": {"seed": 0}})).value
         4.0
     """
-    level = _level(draws, nbeta)
+    level = chosen_level(draws, nbeta)
     n = int(draws.spec["n"])
     wanted = n / math.log(max(n, 3))
     if not 0.99 < level / wanted < 1.01:
@@ -208,53 +209,67 @@ def _estimate(
     part: Callable[[Array, float, float], _Part],
     factor: Callable[[float, int], float] = lambda beta, n: 1.0,
 ) -> Estimate:
-    level = _level(draws, nbeta)
+    return _evaluated(name, draws, nbeta, part, factor)[0]
+
+
+def _evaluated(
+    name: str,
+    draws: Draws,
+    nbeta: float | None,
+    part: Callable[[Array, float, float], _Part],
+    factor: Callable[[float, int], float] = lambda beta, n: 1.0,
+) -> tuple[Estimate, Array]:
+    """The estimate and its values for each example."""
+    if not isinstance(draws, Draws) or "pointwise" not in draws.arrays:
+        raise InputError(
+            "expected Draws with the loss of every example, got none; sample with keep=('pointwise',), and with a loss "
+            "that gives one value per example"
+        )
+    level = chosen_level(draws, nbeta)
     n = int(draws.spec["n"])
     beta, scale = level / n, factor(level / n, n)
     whole, gibbs = _over_examples(draws, level, part)
     values, exponents, rows = whole.values, whole.exponents, len(whole.values)
-    rhat, size = split_rhat(gibbs), ess(gibbs)
-    return Estimate(
+    estimate = Estimate(
         name,
         scale * float(values.mean()),
         se=abs(scale) * mcse_mean(whole.influence),
-        findings=tuple(_findings(draws, rhat, size, exponents)),
+        findings=(*chain_findings(draws, {level: gibbs}), *_findings(draws, exponents)),
         spec=draws.spec,
         seed=draws.spec["asked"]["seed"],
         diagnostics={
             "nbeta": level,
             "beta": beta,
-            "rhat": rhat,
-            "ess": size,
+            "rhat": split_rhat(gibbs),
+            "ess": ess(gibbs),
             "data_se": abs(scale) * float(values.std(ddof=1)) / math.sqrt(rows) if rows > 1 else math.nan,
             **({} if exponents is None else {"pareto_k": [float(k) for k in exponents]}),
         },
         provenance=draws.provenance,
         draws=draws,
     )
+    return estimate, values
 
 
-def per_example(draws: Draws, criterion: str, *, nbeta: float | None = None) -> tuple[Array, Array]:
-    """The values of "waic" or "loo" for each example, and the influence of each draw on their mean (chain, draw).
+def with_parts(draws: Draws, criterion: str) -> tuple[Estimate, Array]:
+    """The estimate of "waic" or "loo", and its values for each example.
 
     Args:
-        draws: Draws of a posterior, sampled with keep=("pointwise",).
+        draws: Draws of a posterior at one level of nbeta, sampled with keep=("pointwise",).
         criterion: "waic" or "loo".
-        nbeta: Which level of nbeta, where there are several.
 
     Example:
         >>> losses = np.random.default_rng(0).chisquare(1, (4, 500, 20)) / 20
         >>> arrays = {"excess": losses.mean(2), "distance2": losses.mean(2), "pointwise": losses}
         >>> draws = Draws(arrays, {}, np.full(4, 20.0), {"n": 20, "asked": {"seed": 0}})
-        >>> values, influence = per_example(draws, "waic")
-        >>> bool(abs(values.mean() - waic(draws).value) < 1e-12), influence.shape
-        (True, (4, 500))
+        >>> est, values = with_parts(draws, "waic")
+        >>> bool(abs(values.mean() - est.value) < 1e-12)
+        True
     """
     known = {"waic": _waic, "loo": _smoothed_loo}
     if criterion not in known:
         raise InputError(f"expected a criterion among {', '.join(known)}, got {criterion!r}")
-    whole, _ = _over_examples(draws, _level(draws, nbeta), known[criterion])
-    return whole.values, whole.influence
+    return _evaluated(criterion, draws, None, known[criterion])
 
 
 def _over_examples(draws: Draws, level: float, part: Callable[[Array, float, float], _Part]) -> tuple[_Part, Array]:
@@ -273,35 +288,13 @@ def _over_examples(draws: Draws, level: float, part: Callable[[Array, float, flo
     return _Part(values, influence, np.concatenate(tails) if tails else None), gibbs
 
 
-def _findings(draws: Draws, rhat: float, size: float, exponents: Array | None) -> Iterator[Finding]:
-    yield from (f for f in draws.findings if not f.code.startswith("LLC"))  # those are about the coefficient
-    if not rhat < _RHAT_LIMIT:
-        yield Finding.of("MC201", f"R-hat {rhat:.3f} (limit {_RHAT_LIMIT}) of the loss")
-    if not size >= _FEWEST:
-        yield Finding.of("MC202", f"{size:.0f} for the loss")
+def _findings(draws: Draws, exponents: Array | None) -> Iterator[Finding]:
     prior = draws.prior
     if isinstance(prior, Mapping) and prior.get("mean") == "center":
         yield Finding.of("CRIT702", f"precision {draws.spec.get('precision') or prior['precision']:.3g}")
     if exponents is not None and (exponents > _HEAVY).any():
         worst = float(exponents.max())
         yield Finding.of("CRIT701", f"{int((exponents > _HEAVY).sum())} of {len(exponents)}, the worst k {worst:.2f}")
-
-
-def _level(draws: Draws, nbeta: float | None) -> float:
-    if not isinstance(draws, Draws):
-        raise InputError(f"expected Draws from sample(..., keep=('pointwise',)), got {type(draws).__name__}")
-    if "pointwise" not in draws.arrays:
-        raise InputError(
-            "expected draws with the loss of every example, got none; sample with keep=('pointwise',), and with a loss "
-            "that gives one value per example"
-        )
-    levels = draws.levels()
-    if nbeta is None:
-        if len(levels) > 1:
-            raise InputError(f"expected nbeta= to say which of the levels {levels} is meant, got none")
-        return levels[0]
-    draws.at(nbeta)  # raises, saying which levels there are
-    return float(nbeta)
 
 
 def _blocks(losses: NDArray[np.floating]) -> Iterator[Array]:

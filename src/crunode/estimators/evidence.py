@@ -25,6 +25,7 @@ from numpy.typing import NDArray
 
 from crunode.core.result import Draws, Estimate, Finding
 from crunode.errors import InputError
+from crunode.estimators.chains import chain_findings
 from crunode.sampling.diagnostics import mcse_mean, split_rhat
 from crunode.sampling.pareto import smoothed_log_weights
 
@@ -32,7 +33,7 @@ __all__ = ["free_energy"]
 
 Array = NDArray[np.float64]
 
-_RHAT_LIMIT, _OVERLAP, _HEAVY = 1.05, 0.03, 0.7
+_OVERLAP, _HEAVY = 0.03, 0.7
 _HALVINGS = 200
 
 
@@ -94,17 +95,16 @@ def free_energy(draws: Draws, *, nbeta: float | None = None) -> Estimate:
         curve.append(
             {"nbeta": t, "value": value, "se": math.sqrt(variance), "overlap": step.overlap, "integral": step.integral}
         )
-    rhats = [split_rhat(x) for x in losses]
     return Estimate(
         "free_energy",
         value,
         se=math.sqrt(variance),
-        findings=tuple(_findings(draws, levels, rhats, steps, exponent)),
+        findings=(*chain_findings(draws, dict(rungs)), *_findings(levels, steps, exponent)),
         spec=draws.spec,
         seed=draws.spec["asked"]["seed"],
         diagnostics={
             "curve": curve,
-            "rhat": max(rhats),
+            "rhat": max(split_rhat(x) for x in losses),
             "integral": start + sum(step.integral for step in steps),
             "pareto_k": exponent,
         },
@@ -149,13 +149,7 @@ def _logistic(x: Array) -> Array:
     return 0.5 * (1 - np.tanh(0.5 * x))
 
 
-def _findings(
-    draws: Draws, levels: Sequence[float], rhats: Sequence[float], steps: Sequence[_Step], exponent: float
-) -> Iterator[Finding]:
-    yield from (f for f in draws.findings if not f.code.startswith("LLC"))
-    worst = int(np.argmax(rhats))
-    if not rhats[worst] < _RHAT_LIMIT:
-        yield Finding.of("MC201", f"R-hat {rhats[worst]:.3f} (limit {_RHAT_LIMIT}) at nbeta {levels[worst]:.3g}")
+def _findings(levels: Sequence[float], steps: Sequence[_Step], exponent: float) -> Iterator[Finding]:
     if steps:
         gap = min(range(len(steps)), key=lambda k: steps[k].overlap)
         if steps[gap].overlap < _OVERLAP:

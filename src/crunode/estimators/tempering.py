@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 
 from crunode.core.result import Draws, Estimate, Finding
 from crunode.errors import InputError
+from crunode.estimators.chains import chain_findings
 from crunode.estimators.extrapolate import digamma
 from crunode.sampling.diagnostics import mcse_mean, split_rhat
 
@@ -33,7 +34,7 @@ __all__ = ["rlct"]
 
 Array = NDArray[np.float64]
 
-_RHAT_LIMIT, _FEWEST, _LINE = 1.05, 3, 0.9
+_FEWEST, _LINE = 3, 0.9
 # What a multiplicity of two would take away is within 1.96 of these.
 _DOUBLE = 0.55
 
@@ -155,10 +156,12 @@ def _fit(x: Array, y: Array, errors: Array) -> tuple[float, float, float]:
 
 
 def _findings(sets: Sequence[Draws], lines: Sequence[_Line]) -> Iterator[Finding]:
-    yield from dict.fromkeys(f for d in sets for f in d.findings)
-    worst = max(line.rhat if math.isfinite(line.rhat) else math.inf for line in lines)
-    if not worst < _RHAT_LIMIT:
-        yield Finding.of("MC201", f"R-hat {worst:.3f} (limit {_RHAT_LIMIT})")
+    seen: dict[str, Finding] = {}
+    for draws in sets:
+        losses = {t: draws.at(t)["excess"].astype(np.float64) for t in draws.levels()}
+        for finding in (*draws.findings, *chain_findings(draws, losses)):
+            seen.setdefault(finding.code, finding)
+    yield from seen.values()
     least = min(line.r2 for line in lines)
     if not least > _LINE:
         yield Finding.of("LLC116", f"R² {least:.2f}")
