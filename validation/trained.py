@@ -15,8 +15,10 @@ import json
 import math
 import time
 import warnings
+from concurrent.futures import ProcessPoolExecutor
 from datetime import UTC, datetime
 from itertools import combinations
+from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
 
@@ -60,42 +62,46 @@ def cases(net: nn.Module, data: Any) -> list[tuple[str, nn.Module, Any, dict[str
     return found
 
 
+def run(job: tuple[int, str | None]) -> dict[str, Any]:
+    """One case, by its number."""
+    number, device = job
+    torch.set_num_threads(1)
+    data = load_images("fashion-mnist").tensors("train", 2)
+    name, model, loss, settings = cases(train_network(*data), data)[number]
+    start = time.perf_counter()
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", crunode.DiagnosticWarning)
+        land = crunode.Landscape(model, data, loss, device=device)
+        estimate = crunode.llc(land, on_failure="return", **settings)
+    row = {
+        "case": name,
+        "value": estimate.value,
+        "se": estimate.se,
+        "systematic": estimate.systematic,
+        "terms": dict(estimate.terms),
+        "ok": estimate.ok,
+        "findings": [f.code for f in estimate.findings],
+        "precision": estimate.spec.get("precision"),
+        "nbeta": estimate.diagnostics.get("plain", {}).get("nbeta"),
+        "levels": [[r["nbeta"], r["value"], r["se"]] for r in estimate.diagnostics.get("levels", [])],
+        "moves": estimate.diagnostics.get("precision"),
+        "seconds": time.perf_counter() - start,
+    }
+    print(f"{name:<26} {estimate}  {row['seconds']:.0f} s", flush=True)
+    return row
+
+
 def main() -> None:
     """Run all cases and write the record."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--device")
-    parser.add_argument("--only", nargs="*", help="beginnings of names of cases")
+    parser.add_argument("--workers", type=int, default=1)
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("trained.json"))
     options = parser.parse_args()
     data = load_images("fashion-mnist").tensors("train", 2)
-    torch.set_num_threads(1)
-    net = train_network(*data)
-    rows = []
-    for name, model, loss, settings in cases(net, data):
-        if options.only and not name.startswith(tuple(options.only)):
-            continue
-        start = time.perf_counter()
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore", crunode.DiagnosticWarning)
-            land = crunode.Landscape(copy.deepcopy(model), data, loss, device=options.device)
-            estimate = crunode.llc(land, on_failure="return", **settings)
-        rows.append(
-            {
-                "case": name,
-                "value": estimate.value,
-                "se": estimate.se,
-                "systematic": estimate.systematic,
-                "terms": dict(estimate.terms),
-                "ok": estimate.ok,
-                "findings": [f.code for f in estimate.findings],
-                "precision": estimate.spec.get("precision"),
-                "nbeta": estimate.diagnostics.get("plain", {}).get("nbeta"),
-                "levels": [[r["nbeta"], r["value"], r["se"]] for r in estimate.diagnostics.get("levels", [])],
-                "moves": estimate.diagnostics.get("precision"),
-                "seconds": time.perf_counter() - start,
-            }
-        )
-        print(f"{name:<26} {estimate}  {rows[-1]['seconds']:.0f} s", flush=True)
+    jobs = [(k, options.device) for k in range(len(cases(train_network(*data), data)))]
+    with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
+        rows = list(pool.map(run, jobs))
     apart = [
         (abs(a["value"] - b["value"]) / math.hypot(a["se"], a["systematic"], b["se"], b["systematic"]), a, b)
         for a, b in combinations(rows, 2)
