@@ -100,7 +100,8 @@ class _Runner:
         self.step = torch.tensor([r.step for r in group.rungs], dtype=torch.float64).to(**place).reshape(-1, 1)
         kind = "normal" if group.kernel.metropolis else "grid"  # a Metropolis test takes the density for exact
         self.normal = NoiseStream(group.seed, group.chains, land.dim, stream=0, kind=kind, **place)
-        self.uniform = NoiseStream(group.seed, group.chains, 2, stream=1, kind="uniform", **place)
+        width = getattr(group.kernel, "uniforms", 2)
+        self.uniform = NoiseStream(group.seed, group.chains, width, stream=1, kind="uniform", **place)
         self.native: NativeStep | None = None
         if group.native and type(group.kernel).advance is SGLD.advance and self.engine.mean is land.center:
             self.native = NativeStep.of(group.seed, group.chains, land.center, self.step, self.engine.precision)
