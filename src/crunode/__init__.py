@@ -36,13 +36,26 @@ if TYPE_CHECKING:
         waic,
         wbic,
     )
+    from crunode.estimators.energy_curve import coefficient_from_energy
+    from crunode.estimators.equations import EquationsOfState, equations_of_state, simulate
     from crunode.estimators.evidence import free_energy
+    from crunode.estimators.generalization import bayes_generalization_loss, gibbs_generalization_loss
+    from crunode.estimators.likelihoods import normalization
+    from crunode.estimators.phase_diagram import PhaseDiagram, Transition
+    from crunode.estimators.phases import phases
+    from crunode.estimators.singularity import Singularity, singularity
     from crunode.estimators.sweep_result import Sweep
     from crunode.estimators.sweeps import sweep
     from crunode.estimators.tempering import rlct
+    from crunode.estimators.triples import Triple
     from crunode.estimators.volume import volume_scaling
+    from crunode.recipes.registry import recipe
+    from crunode.sampling.each import sample_each
+    from crunode.sampling.exchange import Exchange, exchange_report
+    from crunode.sampling.ladders import ladder
     from crunode.sampling.metropolis import HMC, MALA
-    from crunode.sampling.posterior import Flat, Gaussian, Posterior
+    from crunode.sampling.nuts import NUTS
+    from crunode.sampling.posterior import Density, Flat, Gaussian, Posterior
     from crunode.sampling.run import sample
     from crunode.sampling.stochastic import PSGLD, SGHMC, SGLD, SGNHT
     from crunode.sampling.tuning import tune
@@ -52,16 +65,20 @@ __version__ = "0.1.0"
 __all__ = [
     "HMC",
     "MALA",
+    "NUTS",
     "PSGLD",
     "SGHMC",
     "SGLD",
     "SGNHT",
     "Comparison",
     "CrunodeError",
+    "Density",
     "DiagnosticWarning",
     "Draws",
+    "EquationsOfState",
     "Estimate",
     "EstimationError",
+    "Exchange",
     "Executor",
     "Finding",
     "Flat",
@@ -69,29 +86,45 @@ __all__ = [
     "InputError",
     "Landscape",
     "MissingExtra",
+    "PhaseDiagram",
     "Posterior",
     "Processes",
     "Serial",
+    "Singularity",
     "StoreError",
     "StoreMismatch",
     "Sweep",
+    "Transition",
+    "Triple",
     "__version__",
     "aic",
+    "bayes_generalization_loss",
     "bayes_training_loss",
     "bic",
     "bounds",
+    "coefficient_from_energy",
     "compare",
     "dic",
+    "equations_of_state",
     "exact",
+    "exchange_report",
     "free_energy",
     "functional_variance",
+    "gibbs_generalization_loss",
     "gibbs_training_loss",
+    "ladder",
     "llc",
     "load_estimate",
     "loo",
+    "normalization",
+    "phases",
+    "recipe",
     "rlct",
     "sample",
+    "sample_each",
+    "simulate",
     "singular_fluctuation",
+    "singularity",
     "sweep",
     "tune",
     "volume_scaling",
@@ -126,13 +159,26 @@ _HOMES = {
         "waic",
         "wbic",
     ),
+    "crunode.estimators.equations": ("EquationsOfState", "equations_of_state", "simulate"),
+    "crunode.estimators.energy_curve": ("coefficient_from_energy",),
     "crunode.estimators.evidence": ("free_energy",),
+    "crunode.estimators.phase_diagram": ("PhaseDiagram", "Transition"),
+    "crunode.estimators.phases": ("phases",),
+    "crunode.estimators.singularity": ("Singularity", "singularity"),
+    "crunode.estimators.generalization": ("bayes_generalization_loss", "gibbs_generalization_loss"),
+    "crunode.estimators.likelihoods": ("normalization",),
     "crunode.estimators.sweep_result": ("Sweep",),
     "crunode.estimators.sweeps": ("sweep",),
     "crunode.estimators.tempering": ("rlct",),
+    "crunode.estimators.triples": ("Triple",),
     "crunode.estimators.volume": ("volume_scaling",),
+    "crunode.recipes.registry": ("recipe",),
+    "crunode.sampling.each": ("sample_each",),
+    "crunode.sampling.exchange": ("Exchange", "exchange_report"),
+    "crunode.sampling.ladders": ("ladder",),
     "crunode.sampling.metropolis": ("HMC", "MALA"),
-    "crunode.sampling.posterior": ("Flat", "Gaussian", "Posterior"),
+    "crunode.sampling.nuts": ("NUTS",),
+    "crunode.sampling.posterior": ("Density", "Flat", "Gaussian", "Posterior"),
     "crunode.sampling.run": ("sample",),
     "crunode.sampling.stochastic": ("PSGLD", "SGHMC", "SGLD", "SGNHT"),
     "crunode.sampling.tuning": ("tune",),

@@ -238,6 +238,38 @@ _KINDS = [
         "Lower the step, or leave it to be tuned.",
     ),
     FindingKind(
+        "MC206",
+        "no overlap between rungs",
+        "error",
+        "Fewer than one swap in fifty between two neighbouring levels of nbeta was accepted. Positions do not pass "
+        "from the hot part of the ladder to the cold one there, so that cold chains stay in the modes they began in.",
+        "Add levels between the two, or have the ladder chosen by crunode.ladder.",
+    ),
+    FindingKind(
+        "MC207",
+        "no round trip",
+        "warning",
+        "No position went from the hottest level of nbeta to the coldest one and back within the kept draws. Each rung "
+        "has then seen what its own chains found, and how modes are weighed against each other is not settled.",
+        "Raise draws, or space the levels for equal swap rates with crunode.ladder.",
+    ),
+    FindingKind(
+        "MC208",
+        "divergent trajectories",
+        "warning",
+        "The energy error of some trajectories exceeded 1000: leapfrog steps are too large for parts of the posterior, "
+        "which the chains then enter too seldom.",
+        "Raise accept (0.95 or 0.99) for smaller steps and give a longer warmup, or raise the precision.",
+    ),
+    FindingKind(
+        "MC209",
+        "trees at the largest depth",
+        "warning",
+        "Trajectories were cut off at the largest depth before they turned back. The draws are valid, but chains move "
+        "more slowly than they could.",
+        "Raise depth, learn scales with metric='diagonal', or raise the precision.",
+    ),
+    FindingKind(
         "TUNE401",
         "depends on the precision",
         "warning",
@@ -359,6 +391,67 @@ _KINDS = [
         "The evidence is relative to the prior, at nbeta = 0. The first level is so cold that its draws do not reach "
         "back to there.",
         "Begin the ladder at a smaller nbeta: so small that nbeta times the loss is of order one over the prior.",
+    ),
+    FindingKind(
+        "CRIT705",
+        "a truth that the model does not realise",
+        "warning",
+        "No weights that were given or reached by a descent predict as the truth does, and data sets of this size "
+        "tell the difference. What holds for realisable truths does not then: the generalisation loss does not "
+        "approach the entropy, and its distance from that is not the learning coefficient over n.",
+        "Nothing, if that is meant. Else start closer to the truth, or take a model that holds it.",
+    ),
+    FindingKind(
+        "CRIT706",
+        "few visits between regions",
+        "warning",
+        "Chains hardly ever go from one region of parameter space to the other near a transition, or disagree about "
+        "how often each is visited. Which region holds the posterior there then rests on where chains began; the "
+        "interval that is stated is at least from one level to the next, and may still be too narrow.",
+        "Sample with replica exchange, with more chains, or with more levels of nbeta around the transition.",
+    ),
+    FindingKind(
+        "CRIT707",
+        "the free energy follows no such law",
+        "error",
+        "No λ log t − (m − 1) log log t with a correction fits the increments of the free energy within their errors: "
+        "the ladder crosses a phase transition, chains have not mixed, or the center is not a true parameter.",
+        "Look at phases(...) and at each level; begin the ladder at a colder level, on one side of the transition.",
+    ),
+    FindingKind(
+        "CRIT708",
+        "multiplicity not decided",
+        "info",
+        "More than one multiplicity agrees with the free energies. The value is an average over them, and their "
+        "disagreement is part of the systematic error.",
+        "Sample to colder levels, or with more draws.",
+    ),
+    FindingKind(
+        "CRIT711",
+        "a constant left out of the likelihood",
+        "info",
+        "The exponential of minus the loss has the same integral over targets everywhere, but not 1: a constant is "
+        "left out. It shifts losses and criteria of all models alike, so that differences hold; it has to be added to "
+        "compare with an entropy, or with a model that has another constant.",
+        "Nothing for comparisons. Else add the constant to the loss, as Triple.loss does.",
+    ),
+    FindingKind(
+        "CRIT712",
+        "no likelihood",
+        "error",
+        "The integral of the exponential of minus the loss over targets depends on the example or on the weights, or "
+        "is infinite: the loss is not minus the logarithm of a probability, up to any constant. Criteria that are "
+        "made from such probabilities do not hold.",
+        "Use a loss that is −log p(y|x, w), with all terms that depend on x and w.",
+    ),
+    FindingKind(
+        "CRIT713",
+        "the equations of state do not hold",
+        "warning",
+        "Generalisation and training losses, functional variance and cross-validation over data sets do not fit "
+        "together with one learning coefficient and one singular fluctuation within their errors: data sets may be "
+        "too small, chains may not have got around, or the truth is one that the model does not realise.",
+        "Raise n and draws; look at the residuals, and at triple.distance(draws).",
     ),
     FindingKind(
         "VOL601",

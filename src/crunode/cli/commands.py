@@ -13,6 +13,7 @@ import typer
 from crunode import __version__
 from crunode.cli.bench_command import bench
 from crunode.cli.printing import fail, print_json
+from crunode.cli.recipe_command import recipe
 from crunode.errors import FINDINGS, CrunodeError, EstimationError, InputError
 
 __all__ = ["app", "run_words"]
@@ -24,6 +25,7 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 app.add_typer(bench, name="bench")
+app.add_typer(recipe, name="recipe")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of words.")]
 

@@ -317,6 +317,12 @@ class Landscape:
             digest.update(tensor_bytes(tensor))
         return digest.hexdigest()
 
+    def same_model(self, other: Landscape) -> bool:
+        """Whether the two differ in data and center at most: in model, loss and all that is fixed they are alike."""
+        if self._identity != other._identity or self._fixed.keys() != other._fixed.keys():
+            return False
+        return all(torch.equal(tensor, other._fixed[name]) for name, tensor in self._fixed.items())
+
     def _looked_at(self) -> Landscape:
         """Itself, once a small batch has been looked at: refuses what is not a fixed, finite, differentiable mean."""
         batch = next(iter(self.data.passes(min(_PROBE, self.data.rows))))

@@ -9,7 +9,7 @@ import json
 import math
 import platform
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -142,6 +142,28 @@ class Draws:
         if rows.size == 0:
             raise InputError(f"expected one of the sampled nbeta {self.levels()}, got {nbeta}; sample it first")
         return {name: value[rows] for name, value in self.arrays.items()}
+
+    def only(self, levels: Iterable[float]) -> Draws:
+        """The draws at some of the levels, without those that ran beside the ladder.
+
+        Raises:
+            InputError: One of them was not sampled, or none was given.
+
+        Example:
+            >>> excess = np.ones((2, 3))
+            >>> both = Draws({"excess": excess}, {}, np.array([1.0, 2.0]), {})
+            >>> both.only([2.0]).levels()
+            [2.0]
+        """
+        wanted, known = sorted({float(t) for t in levels}), self.levels()
+        missing = [t for t in wanted if t not in known]
+        if missing or not wanted:
+            raise InputError(f"expected some of the sampled nbeta {known}, got {missing or 'none'}; sample them first")
+        rows = np.flatnonzero(np.isin(self.nbeta, wanted) & self._role("ladder"))
+        spec = {**self.spec, "nbeta": wanted, "nbeta_per_chain": self.nbeta[rows].tolist()}
+        spec["role_per_chain"] = ["ladder"] * len(rows)
+        arrays, warmup = ({k: v[rows] for k, v in source.items()} for source in (self.arrays, self.warmup))
+        return replace(self, arrays=arrays, warmup=warmup, nbeta=self.nbeta[rows], spec=spec)
 
     def to_datatree(self) -> Any:
         """The draws in the ArviZ schema, as an xarray DataTree (extra `arviz`)."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 import os
 import warnings
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -131,6 +132,11 @@ def llc(
     if isinstance(model, Draws):
         if polish:
             raise InputError("expected polish=True with a model or a Landscape, got Draws, whose center is behind them")
+        if isinstance(model.prior, Mapping) and "density" in model.prior:
+            raise InputError(
+                f"expected draws with a Gaussian prior, which holds chains near the weights, got the density "
+                f"{model.prior['density']!r}; rlct takes draws with any prior on a ladder of nbeta"
+            )
         return _announce(estimate_from(model))
     land = _landscape(model, data, loss, landscape_options)
     moved: Polish | None = None

@@ -16,9 +16,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from itertools import pairwise
+from collections.abc import Iterator, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,6 +24,8 @@ from numpy.typing import NDArray
 from crunode.core.result import Draws, Estimate, Finding
 from crunode.errors import InputError
 from crunode.estimators.chains import chain_findings
+from crunode.estimators.covariance import exchanged
+from crunode.estimators.energy_curve import increments
 from crunode.sampling.diagnostics import mcse_mean, split_rhat
 from crunode.sampling.pareto import smoothed_log_weights
 
@@ -34,17 +34,6 @@ __all__ = ["free_energy"]
 Array = NDArray[np.float64]
 
 _OVERLAP, _HEAVY = 0.03, 0.7
-_HALVINGS = 200
-
-
-@dataclass(frozen=True)
-class _Step:
-    """From one level to the next: the increment of F, its error, the overlap, and the increment by quadrature."""
-
-    change: float
-    se: float
-    overlap: float
-    integral: float
 
 
 def free_energy(draws: Draws, *, nbeta: float | None = None) -> Estimate:
@@ -54,7 +43,7 @@ def free_energy(draws: Draws, *, nbeta: float | None = None) -> Estimate:
     reweighting the draws there. Neighbours have to overlap; a factor of two or three between them does for most models.
 
     Args:
-        draws: Draws on a ladder of nbeta, with a Gaussian prior.
+        draws: Draws on a ladder of nbeta, with a Gaussian prior or a `Density` that is normalised.
         nbeta: Up to which level; None for the coldest.
 
     Returns:
@@ -62,7 +51,7 @@ def free_energy(draws: Draws, *, nbeta: float | None = None) -> Estimate:
         check.
 
     Raises:
-        InputError: The prior is flat, or there is no such level.
+        InputError: The prior is flat or not normalised, or there is no such level.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -78,6 +67,11 @@ def free_energy(draws: Draws, *, nbeta: float | None = None) -> Estimate:
         raise InputError(f"expected Draws on a ladder of nbeta, got {type(draws).__name__}")
     if draws.prior == "flat":
         raise InputError("expected a prior that is normalised, got a flat one; sample with prior=Gaussian(precision)")
+    if isinstance(draws.prior, Mapping) and draws.prior.get("normalized") is False:
+        raise InputError(
+            f"expected a prior that is normalised, got the density {draws.prior['density']!r}, which does not say so; "
+            "add its constant and give Density(..., normalized=True)"
+        )
     levels = draws.levels()
     if nbeta is not None:
         draws.at(nbeta)  # raises, saying which levels there are
@@ -86,26 +80,28 @@ def free_energy(draws: Draws, *, nbeta: float | None = None) -> Estimate:
     if not all(np.isfinite(x).all() and x.size for x in losses):
         raise InputError("expected finite losses at all levels, got some that are not; look at the draws")
     start, start_se, exponent = _first(levels[0], losses[0])
-    rungs = list(zip(levels, losses, strict=True))
-    steps = [_between(b - a, x, y) for (a, x), (b, y) in pairwise(rungs)]
-    value, variance = start, start_se**2
+    found = increments(levels, losses, joint=exchanged(draws))
+    values = start + np.cumsum(found.change)
+    # Neighbouring increments share a level, so that their errors add up to more than independent ones would.
+    variances = [start_se**2 + float(found.covariance[:k, :k].sum()) for k in range(1, len(levels))]
     curve = [{"nbeta": levels[0], "value": start, "se": start_se}]
-    for t, step in zip(levels[1:], steps, strict=True):
-        value, variance = value + step.change, variance + step.se**2
-        curve.append(
-            {"nbeta": t, "value": value, "se": math.sqrt(variance), "overlap": step.overlap, "integral": step.integral}
-        )
+    for k, (t, value, variance) in enumerate(zip(levels[1:], values.tolist(), variances, strict=True)):
+        beside = {"overlap": float(found.overlap[k]), "integral": float(found.integral[k])}
+        curve.append({"nbeta": t, "value": value, "se": math.sqrt(variance), **beside})
     return Estimate(
         "free_energy",
-        value,
-        se=math.sqrt(variance),
-        findings=(*chain_findings(draws, dict(rungs)), *_findings(levels, steps, exponent)),
+        curve[-1]["value"],
+        se=curve[-1]["se"],
+        findings=(
+            *chain_findings(draws, dict(zip(levels, losses, strict=True))),
+            *_findings(levels, found.overlap, exponent),
+        ),
         spec=draws.spec,
         seed=draws.spec["asked"]["seed"],
         diagnostics={
             "curve": curve,
             "rhat": max(split_rhat(x) for x in losses),
-            "integral": start + sum(step.integral for step in steps),
+            "integral": start + float(found.integral.sum()),
             "pareto_k": exponent,
         },
         provenance=draws.provenance,
@@ -123,37 +119,11 @@ def _first(t: float, losses: Array) -> tuple[float, float, float]:
     return top + math.log(mean), mcse_mean(weights / mean), exponent
 
 
-def _between(width: float, hot: Array, cold: Array) -> _Step:
-    """The increment of F over `width` in t, from draws at both ends."""
-    one, two = width * hot, width * cold
-    low, high = float(min(one.min(), two.min())), float(max(one.max(), two.max()))
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        if _logistic(one - middle).mean() > _logistic(middle - two).mean():
-            high = middle
-        else:
-            low = middle
-        if high - low <= 1e-12 * max(abs(low), abs(high), 1.0):
-            break
-    change = 0.5 * (low + high)
-    forth, back = _logistic(one - change), _logistic(change - two)
-    slope = float((forth * (1 - forth)).mean() + (back * (1 - back)).mean())
-    se = math.hypot(mcse_mean(forth), mcse_mean(back)) / max(slope, 1e-300)
-    # The trapezium with its first correction, since the derivative of E_t[L] is −Var_t[L].
-    integral = 0.5 * (one.mean() + two.mean()) + (two.var() - one.var()) / 12
-    return _Step(change, se, float(forth.mean() + back.mean()), float(integral))
-
-
-def _logistic(x: Array) -> Array:
-    """1 / (1 + exp(x)), without overflow."""
-    return 0.5 * (1 - np.tanh(0.5 * x))
-
-
-def _findings(levels: Sequence[float], steps: Sequence[_Step], exponent: float) -> Iterator[Finding]:
-    if steps:
-        gap = min(range(len(steps)), key=lambda k: steps[k].overlap)
-        if steps[gap].overlap < _OVERLAP:
-            where = f"{steps[gap].overlap:.2g} between nbeta {levels[gap]:.3g} and {levels[gap + 1]:.3g}"
+def _findings(levels: Sequence[float], overlap: Array, exponent: float) -> Iterator[Finding]:
+    if len(overlap):
+        gap = int(overlap.argmin())
+        if overlap[gap] < _OVERLAP:
+            where = f"{overlap[gap]:.2g} between nbeta {levels[gap]:.3g} and {levels[gap + 1]:.3g}"
             yield Finding.of("CRIT703", where)
     if exponent > _HEAVY:
         yield Finding.of("CRIT704", f"k {exponent:.2f} at nbeta {levels[0]:.3g}")

@@ -5,7 +5,8 @@ For the posterior at inverse temperature β, with any prior,
     E_β[n L_n(w)] = n L_n(w_0) + λ/β + U_n √(λ/(2β)) + O(1),   E[U_n] = 0,
 
 so that λ is the slope of E_β[n L_n] in 1/β, without need of a baseline: Algorithm 1 of Murfet et al. 2020, with an
-average over data sets. Levels of a ladder are independent, so that generalised least squares has a diagonal covariance.
+average over data sets. Levels of a ladder are independent, so that generalised least squares has a diagonal covariance,
+unless chains exchanged states between levels: then the covariance of the levels' means is that of batches of draws.
 
 A straight line does not mean that λ is that of the true parameters: it is that of the region which holds the posterior
 at these temperatures, and any region gives a straight line.
@@ -27,16 +28,20 @@ from numpy.typing import NDArray
 from crunode.core.result import Draws, Estimate, Finding
 from crunode.errors import InputError
 from crunode.estimators.chains import chain_findings
+from crunode.estimators.covariance import combination_se, exchanged, finite_losses, means_covariance
 from crunode.estimators.extrapolate import digamma
 from crunode.sampling.diagnostics import mcse_mean, split_rhat
 
-__all__ = ["rlct"]
+__all__ = ["line_weights", "rlct"]
 
 Array = NDArray[np.float64]
 
 _FEWEST, _LINE = 3, 0.9
+# Rounds in which a slope and what its multiplicity takes away come to agree, and the least slope in that.
+_ROUNDS, _LEAST = 8, 0.1
 # What a multiplicity of two would take away is within 1.96 of these.
 _DOUBLE = 0.55
+_SHIFT = 1.5
 
 
 @dataclass(frozen=True)
@@ -54,11 +59,13 @@ class _Line:
     rhat: float
 
 
-def rlct(draws: Draws | Sequence[Draws]) -> Estimate:
+def rlct(draws: Draws | Sequence[Draws], *, multiplicity: int | None = None) -> Estimate:
     """The learning coefficient by regression of E_β[n L_n] on 1/β, averaged over data sets.
 
     Args:
         draws: Draws on a ladder of three levels of nbeta or more, or several of them, one for each data set.
+        multiplicity: m where it is known: (m − 1) / (β (log nβ − ψ(λ))) is then added to the means, which is what it
+            takes away from them. None leaves that to the systematic error.
 
     Returns:
         The estimate. Its `se` is Monte Carlo for a single data set, and the scatter over data sets for several. The
@@ -68,7 +75,7 @@ def rlct(draws: Draws | Sequence[Draws]) -> Estimate:
         `diagnostics["r2"]` has the fit of each line.
 
     Raises:
-        InputError: There are fewer than three levels.
+        InputError: There are fewer than three levels, or the multiplicity is no whole number from 1 up.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -82,7 +89,9 @@ def rlct(draws: Draws | Sequence[Draws]) -> Estimate:
     sets = [draws] if isinstance(draws, Draws) else list(draws)
     if not sets or not all(isinstance(d, Draws) for d in sets):
         raise InputError("expected Draws on a ladder of nbeta, or a sequence of them, one for each data set")
-    lines = [_line(d) for d in sets]
+    if multiplicity is not None and (type(multiplicity) is not int or multiplicity < 1):
+        raise InputError(f"expected multiplicity as a whole number from 1 up, or None, got {multiplicity!r}")
+    lines = [_line(d, (multiplicity or 1) - 1) for d in sets]
     slopes = np.array([line.slope for line in lines])
     value = float(slopes.mean())
     chance = math.sqrt(sum(line.se**2 for line in lines)) / len(lines)
@@ -91,10 +100,10 @@ def rlct(draws: Draws | Sequence[Draws]) -> Estimate:
     unsure = math.sqrt(sum(line.bend_se**2 for line in lines)) / len(lines)
     # The hottest levels have the most leverage, since 1/β is largest there.
     hottest = min(d.levels()[0] for d in sets)
-    terms = {
-        "law": math.sqrt(max(bend**2 - unsure**2, 0.0)) / 2,
-        "multiplicity": _DOUBLE / max(math.log(hottest) - digamma(max(value, 0.5)), 1.0),
-    }
+    far = max(math.log(hottest) - digamma(max(value, 0.5)), 1.0)
+    # Where m is known, a shift of the logarithm is left: the scales of prior and loss.
+    rest = _DOUBLE / far if multiplicity is None else _SHIFT * (multiplicity - 1) / far**2
+    terms = {"law": math.sqrt(max(bend**2 - unsure**2, 0.0)) / 2, "multiplicity": rest}
     return Estimate(
         "rlct",
         value,
@@ -122,37 +131,58 @@ def _level(draws: Draws, t: float) -> dict[str, Any]:
     return {"nbeta": t, "value": float(scaled.mean()), "se": mcse_mean(scaled)}
 
 
-def _line(draws: Draws) -> _Line:
+def _line(draws: Draws, extra: int = 0) -> _Line:
+    """The line through the means at all levels; `extra` is the multiplicity less one."""
     levels = draws.levels()
     if len(levels) < _FEWEST:
         raise InputError(
             f"expected a ladder of {_FEWEST} levels of nbeta or more, got {levels}; sample with a tuple, as in "
             "Posterior(land, nbeta=(50.0, 100.0, 200.0))"
         )
-    n = draws.spec["n"]
-    losses = [draws.at(t)["excess"].astype(np.float64) for t in levels]
-    if not all(np.isfinite(x).all() for x in losses):
-        raise InputError("expected finite losses at all levels, got some that are not; look at the draws")
-    hot = n / np.array(levels)
-    means, errors = np.array([n * x.mean() for x in losses]), np.array([n * mcse_mean(x) for x in losses])
-    if not (errors > 0).all():
+    n, joint = draws.spec["n"], exchanged(draws)
+    losses = finite_losses(draws)
+    series = [n * x for x in losses]
+    hot, means = n / np.array(levels), np.array([x.mean() for x in series])
+    covariance = means_covariance(series, joint)
+    if not (np.diag(covariance) > 0).all():
         raise InputError("expected losses that vary at all levels, got some that do not; look at the chains")
-    slope, se, r2 = _fit(hot, means, errors)
+    weights, r2 = line_weights(hot, means, covariance)
+    plain = means
+    for _ in range(_ROUNDS if extra else 0):
+        far = np.log(levels) - digamma(max(float(weights @ means), _LEAST))
+        means = plain + extra * hot / np.maximum(far, 1.0)
+        weights, r2 = line_weights(hot, means, covariance)
     half = len(levels) // 2
-    hotter, colder = (_fit(hot[part], means[part], errors[part]) for part in (slice(half + 1), slice(half, None)))
+    bend = np.zeros(len(levels))
+    for part, sign in ((slice(half + 1), -1.0), (slice(half, None), 1.0)):
+        bend[part] += sign * line_weights(hot[part], means[part], covariance[part, part])[0]
     rhat = max(split_rhat(x) for x in losses)
-    return _Line(slope, se, r2, colder[0] - hotter[0], math.hypot(colder[1], hotter[1]), rhat)
+    # Halves share the level in the middle, which their difference accounts for.
+    errors = [combination_se(a, series, joint) for a in (weights, bend)]
+    return _Line(float(weights @ means), errors[0], r2, float(bend @ means), errors[1], rhat)
 
 
-def _fit(x: Array, y: Array, errors: Array) -> tuple[float, float, float]:
-    """Slope, its error and R² of a line through points with these errors."""
-    weights = errors**-2
-    middle, center = (weights * x).sum() / weights.sum(), (weights * y).sum() / weights.sum()
-    spread = float((weights * (x - middle) ** 2).sum())
-    slope = float((weights * (x - middle) * y).sum()) / spread
-    whole = float((weights * (y - center) ** 2).sum())
-    rest = float((weights * (y - center - slope * (x - middle)) ** 2).sum())
-    return slope, spread**-0.5, 1 - rest / whole if whole > 0 else math.nan
+def line_weights(x: Array, y: Array, covariance: Array) -> tuple[Array, float]:
+    """Weights a with slope Σ a_k y_k of the line of generalised least squares, and R² of that line.
+
+    Args:
+        x: Places of the points.
+        y: Their heights.
+        covariance: Covariance of the heights.
+
+    Example:
+        >>> weights, r2 = line_weights(np.array([0.0, 1.0, 2.0]), np.array([1.0, 3.0, 5.0]), np.eye(3))
+        >>> float(weights @ [1.0, 3.0, 5.0]), r2
+        (2.0, 1.0)
+    """
+    precision = np.linalg.inv(covariance)
+    design = np.stack([np.ones_like(x), x - x.mean()], axis=1)
+    pull = design.T @ precision
+    both = np.linalg.solve(pull @ design, pull)
+    rest = y - design @ (both @ y)
+    around = y - float(pull[0] @ y) / float(pull[0].sum())
+    whole = float(around @ precision @ around)
+    return both[1], 1 - float(rest @ precision @ rest) / whole if whole > 0 else math.nan
 
 
 def _findings(sets: Sequence[Draws], lines: Sequence[_Line]) -> Iterator[Finding]:

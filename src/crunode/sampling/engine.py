@@ -20,6 +20,8 @@ __all__ = ["Engine"]
 class Engine:
     """Gradient of U(w) = nβ (L(w) − L(w*)) + (γ/2)‖w − μ‖² for a set of chains, on minibatches or all data.
 
+    A prior given as a density φ has −log φ(w) in place of the last term.
+
     Loss differences are paired: the losses at w* of the very same examples are subtracted. Where the loss gives one
     value per example, those at w* are computed once; otherwise each batch is evaluated at w* too.
 
@@ -34,6 +36,8 @@ class Engine:
         compiled: Compile the gradient with `torch.compile`.
         overwrite: A gradient may be overwritten by the next one.
         control: Take the noise that minibatch gradients have at the center away (see `ControlledBatches`).
+        each: The landscape of each chain, where they differ in data and center: the same model on other examples, as
+            many for all. The posterior's landscape then stands for the model alone.
     """
 
     def __init__(
@@ -49,11 +53,17 @@ class Engine:
         compiled: bool = False,
         overwrite: bool = False,
         control: bool = False,
+        each: Sequence[Landscape] | None = None,
     ) -> None:
         land = posterior.landscape
         self.land, self.layout = land, layout
         self.nbeta = nbeta.to(land.device, land.packing.dtype).reshape(-1)
-        self.center, self.mean = land.center, posterior.mean
+        self._term = posterior.term()
+        # Steps in C know Gaussian priors around the center only, and tell them by this being the center.
+        self.center, self.mean = land.center, posterior.mean if self._term is None else land.center.clone()
+        if each is not None:
+            self.center = torch.stack([one.center for one in each])
+            self.mean = self.center if posterior.mean is land.center and self._term is None else self.mean
         wide = torch.as_tensor(posterior.precision if precision is None else precision, dtype=torch.float64)
         self._wide_precision = wide.to(land.device).expand(len(self.nbeta)).clone()
         self.precision = self._wide_precision.to(land.packing.dtype)[:, None]
@@ -63,11 +73,13 @@ class Engine:
         self._base = land.losses() if land.pointwise else None
         size = self.batch if land.data.stacked else 1
         self._batches: BatchStream | ControlledBatches | None = None
+        self._own = None if each is None else _own_examples(each)
         if self.batch and size and control and land.data.stacked:
             self._batches = ControlledBatches(land, seed, chains, size)
         elif self.batch and size:
             self._batches = BatchStream(seed, chains, n=land.data.rows, batch=size, device=land.device)
-        paired, shared = self._base is not None and (land.data.stacked or self._batches is None), self._batches is None
+        paired = self._base is not None and (land.data.stacked or self._batches is None)
+        shared = self._batches is None and self._own is None
         self._evaluate = Evaluator(
             land, self.nbeta, layout, shared=shared, paired=paired, compiled=compiled, overwrite=overwrite
         )
@@ -106,6 +118,8 @@ class Engine:
                 gradient.add_(offset, alpha=self._same)
             else:
                 gradient.addcmul_(offset, self.precision)
+        if self._term is not None:
+            gradient.add_(self._term.gradient(w))
         return gradient, excess
 
     def offset(self, w: Tensor) -> Tensor:
@@ -114,9 +128,15 @@ class Engine:
             self._offset = (w, w._version, torch.sub(w, self.center, out=self._into))
         return self._offset[2]
 
+    def prior_slope(self, w: Tensor) -> Tensor:
+        """The prior's part of ∇U at positions `w` (chain, dim)."""
+        return self.precision * (w - self.mean) if self._term is None else self._term.gradient(w)
+
     def energy(self, w: Tensor, excess: Tensor) -> Tensor:
         """U(w) up to a constant, in float64 so that differences survive."""
         loss_part = self.nbeta.double() * excess.double()
+        if self._term is not None:
+            return loss_part + self._term.energy(w)
         if not self._prior:
             return loss_part
         return loss_part + 0.5 * self._wide_precision * (w - self.mean).square().sum(1, dtype=torch.float64)
@@ -134,7 +154,7 @@ class Engine:
 
     def _full(self, w: Tensor) -> tuple[Tensor, Tensor]:
         if not self._prepared:
-            self._chunks = [self._arranged(w, chunk) for chunk in self._split()]
+            self._chunks = [self._arranged(w, chunk) for chunk in ([self._own] if self._own else self._split())]
             self._prepared = True
         if len(self._chunks) == 1:
             return self._evaluate(w, self._chunks[0])
@@ -159,7 +179,17 @@ class Engine:
         return chunks
 
     def _arranged(self, w: Tensor, tensors: list[Tensor]) -> list[Tensor]:
-        return [feature_major(t, 0) for t in tensors] if self._evaluate.prepare(w, tensors) else tensors
+        axis = self._evaluate.row_axis
+        return [feature_major(t, axis) for t in tensors] if self._evaluate.prepare(w, tensors) else tensors
+
+
+def _own_examples(each: Sequence[Landscape]) -> list[Tensor]:
+    """The examples of each chain with their losses at its center, one behind the other along a leading axis."""
+    found: dict[int, list[Tensor]] = {}
+    for land in each:
+        if id(land) not in found:
+            found[id(land)] = flatten(next(iter(land.data.passes(land.data.rows))), land.losses())
+    return [torch.stack(tensors) for tensors in zip(*(found[id(land)] for land in each), strict=True)]
 
 
 class _Gather:

@@ -45,6 +45,7 @@ class Group:
         compiled: Compile the gradient.
         chunk: Draws between two writes.
         native: Make steps in C where that can be done.
+        each: The landscape of each chain, where they differ; all have the model of the posterior's.
     """
 
     posterior: Posterior
@@ -62,6 +63,7 @@ class Group:
     compiled: bool = False
     chunk: int = CHUNK
     native: bool = True
+    each: Sequence[Landscape] | None = None
 
 
 @dataclass(frozen=True)
@@ -96,7 +98,9 @@ class _Runner:
             compiled=group.compiled,
             overwrite=getattr(group.kernel, "one_gradient", False),
             control=bool(getattr(group.kernel, "control", None)),
+            each=group.each,
         )
+        self.lands = group.each or [land] * len(group.chains)
         self.step = torch.tensor([r.step for r in group.rungs], dtype=torch.float64).to(**place).reshape(-1, 1)
         kind = "normal" if group.kernel.metropolis else "grid"  # a Metropolis test takes the density for exact
         self.normal = NoiseStream(group.seed, group.chains, land.dim, stream=0, kind=kind, **place)
@@ -130,7 +134,7 @@ class _Runner:
         if stored is not None:
             arrays, meta = stored
             return {name: torch.from_numpy(a.copy()).to(self.land.device) for name, a in arrays.items()}, meta["step"]
-        w = self.land.center.expand(len(self.group.chains), -1).clone()
+        w = self.engine.center.expand(len(self.group.chains), -1).clone()
         return {"w": w, **self.group.kernel.init(w, self.engine.at_step(0))}, 0
 
     def _advance(self, state: dict[str, Tensor], step: int, warming: bool) -> dict[str, Tensor]:
@@ -155,9 +159,10 @@ class _Runner:
         if "positions" in self.group.keep:
             seen["positions"] = w.clone()
         if "pointwise" in self.group.keep:
-            seen["pointwise"] = torch.stack([self.land.losses(row) for row in w])
+            seen["pointwise"] = torch.stack([land.losses(row) for land, row in zip(self.lands, w, strict=True)])
         for name, fn in self.group.observe.items():
-            seen[name] = torch.stack([torch.as_tensor(fn(self.land, row)) for row in w])
+            rows = zip(self.lands, w, strict=True)
+            seen[name] = torch.stack([torch.as_tensor(fn(land, row)) for land, row in rows])
         return seen
 
     def _write(self, kind: str, block: dict[str, np.ndarray], state: dict[str, Tensor], done: int) -> None:

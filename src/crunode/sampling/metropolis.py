@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from crunode.errors import InputError
+from crunode.sampling.adaptation import begin, learn, reach
 from crunode.sampling.stochastic import Gradient, State, Step, check_fields
 
 __all__ = ["HMC", "MALA"]
@@ -33,14 +34,21 @@ class HMC:
         step: ε (the square of the leapfrog step size, to be comparable with SGLD); None to have it tuned.
         leaps: Leapfrog steps in a trajectory.
         spread: Ratio of the largest to the smallest step size in use.
+        metric: None for momenta of unit mass. "diagonal" has each chain learn in warm-up a scale for every coordinate
+            and a step size that goes with it (`crunode.sampling.adaptation`); `step` is where that begins.
 
     References:
         Duane et al. 1987; Neal 2011.
+
+    Example:
+        >>> HMC(step=0.01, metric="diagonal").leaps
+        16
     """
 
     step: Step = None
     leaps: int = 16
     spread: float = 4.0
+    metric: str | None = None
     metropolis: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
@@ -49,11 +57,13 @@ class HMC:
             raise InputError(f"expected leaps as a positive whole number, got {self.leaps!r}")
         if not self.spread >= 1:
             raise InputError(f"expected spread from 1 up, got {self.spread!r}")
+        if self.metric not in (None, "diagonal"):
+            raise InputError(f"expected metric as None or 'diagonal', got {self.metric!r}")
 
     def init(self, w: Tensor, gradient: Gradient) -> State:
         """Gradient and loss at the position; later those of the accepted point are carried along."""
         slope, excess = gradient(w)
-        return {"slope": slope, "excess": excess}
+        return {"slope": slope, "excess": excess, **(begin(w) if self.metric else {})}
 
     def advance(
         self, state: State, gradient: Gradient, step: Tensor, noise: Tensor, uniform: Tensor, warming: bool
@@ -61,6 +71,8 @@ class HMC:
         """One trajectory and its test, in place."""
         energy = _energy_of(gradient)
         size = step.sqrt() * self.spread ** (-uniform[:, 1:2])
+        if self.metric:
+            size = size * reach(state, warming)
         start = energy(state["w"], state["excess"]) + 0.5 * noise.square().sum(1, dtype=torch.float64)
         w = state["w"].clone()
         momentum = noise - 0.5 * size * state["slope"]
@@ -73,7 +85,10 @@ class HMC:
         # On the way from the center to where most of the density is, the energy error of all directions has one sign,
         # and in many directions no trajectory would pass.
         slack = _SLACK * max(w.shape[1] - _MANY, 0) if warming else 0.0
-        return _test(state, w, slope, excess, start - end, uniform[:, 0], slack)
+        row = _test(state, w, slope, excess, start - end, uniform[:, 0], slack)
+        if self.metric and warming:
+            learn(state, row["accept"])
+        return row
 
 
 @dataclass(frozen=True)

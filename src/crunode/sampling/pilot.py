@@ -74,7 +74,8 @@ def pilot(
     engines = _engines(posterior, count, chains, seed, layout)
     place: dict[str, Any] = {"device": land.device, "dtype": land.packing.dtype}
     normal = NoiseStream(seed, range(count), land.dim, stream=2, **place)
-    uniform = NoiseStream(seed, range(count), 2, stream=3, kind="uniform", **place)
+    width = getattr(kernel, "uniforms", 2)
+    uniform = NoiseStream(seed, range(count), width, stream=3, kind="uniform", **place)
     guess = [first_step(posterior, level, seed) for level in levels] if start is None else start
     log_step = torch.tensor(guess, dtype=torch.float64).log()
     state = _Joint(engines, kernel, land.center.expand(count, -1).clone())
@@ -127,7 +128,7 @@ def _engines(posterior: Posterior, count: int, chains: int, seed: int, layout: s
 
 def first_step(posterior: Posterior, nbeta: float, seed: int) -> float:
     """A first guess of the step: a tenth of the inverse largest curvature of the potential, by power iteration."""
-    land, precision = posterior.landscape, posterior.precision
+    land, precision = posterior.landscape, posterior.stiffness
     generator = torch.Generator().manual_seed(derived_seed(seed, 14))
     v = torch.randn(land.dim, generator=generator).to(land.center)
     radius = 1e-2 * max(float(land.center.double().square().mean()) ** 0.5, 0.1)

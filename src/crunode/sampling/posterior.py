@@ -11,8 +11,9 @@ from torch import Tensor
 
 from crunode.core.landscape import Landscape
 from crunode.errors import InputError
+from crunode.sampling.density import Density, PriorTerm
 
-__all__ = ["Flat", "Gaussian", "Posterior", "Rung", "wbic_nbeta"]
+__all__ = ["Density", "Flat", "Gaussian", "Posterior", "Rung", "wbic_nbeta"]
 
 
 def wbic_nbeta(n: int) -> float:
@@ -87,7 +88,7 @@ class Posterior:
         landscape: The loss and its center.
         nbeta: Inverse temperature times n: a number, "wbic" for n / log n, a tuple (a ladder, sampled side by side),
             or None to have a ladder chosen.
-        prior: `Gaussian` or `Flat`.
+        prior: `Gaussian`, `Flat`, or any other one as a `Density`.
 
     Example:
         >>> land = Landscape.of_function(lambda w: w.square().sum(), torch.zeros(1), n=1000)
@@ -97,13 +98,14 @@ class Posterior:
 
     landscape: Landscape
     nbeta: float | str | tuple[float, ...] | None = None
-    prior: Gaussian | Flat = Gaussian()
+    prior: Gaussian | Flat | Density = Gaussian()
 
     def __post_init__(self) -> None:
         if not isinstance(self.landscape, Landscape):
             raise InputError(f"expected a Landscape, got {type(self.landscape).__name__}")
-        if not isinstance(self.prior, Gaussian | Flat):
-            raise InputError(f"expected prior as Gaussian(...) or Flat(), got {self.prior!r}")
+        if not isinstance(self.prior, Gaussian | Flat | Density):
+            raise InputError(f"expected prior as Gaussian(...), Flat() or Density(...), got {self.prior!r}")
+        self.term()  # raises where a density does not fit
         if isinstance(self.nbeta, str):
             if self.nbeta != "wbic":
                 raise InputError(f"expected nbeta as a number, a tuple of numbers or 'wbic', got {self.nbeta!r}")
@@ -124,8 +126,8 @@ class Posterior:
 
     @property
     def precision(self) -> float:
-        """γ of the prior; 0 for a flat one."""
-        if isinstance(self.prior, Flat):
+        """γ of the prior; 0 for a flat one, and for a density, which has none."""
+        if not isinstance(self.prior, Gaussian):
             return 0.0
         if self.prior.precision is None:
             raise InputError("expected a prior with a precision, got one left to be tuned; call tune() first")
@@ -138,11 +140,29 @@ class Posterior:
         at_origin = isinstance(self.prior, Gaussian) and self.prior.mean == "origin"
         return torch.zeros_like(center) if at_origin else center
 
+    @property
+    def stiffness(self) -> float:
+        """Curvature of −log of the prior at the center: γ, or a rough value for a density."""
+        term = self.term()
+        return self.precision if term is None else term.stiffness()
+
+    def term(self) -> PriorTerm | None:
+        """What a density adds to the energy; None for other priors."""
+        return self.prior.on(self.landscape) if isinstance(self.prior, Density) else None
+
+    def prior_spec(self) -> Any:
+        """The prior as asked for, as JSON-able values."""
+        term = self.term()
+        if term is not None:
+            return term.spec()
+        return "flat" if isinstance(self.prior, Flat) else dict(vars(self.prior))
+
     def rungs(self, steps: tuple[float, ...]) -> list[Rung]:
         """One rung of the ladder for each level, with its step."""
         return [Rung(t, self.precision, e) for t, e in zip(self.levels, steps, strict=True)]
 
     def spec(self) -> dict[str, Any]:
         """Settings as JSON-able values."""
-        prior = "flat" if isinstance(self.prior, Flat) else {"precision": self.precision, "mean": self.prior.mean}
-        return {"nbeta": list(self.levels), "prior": prior}
+        if isinstance(self.prior, Gaussian):
+            self.precision  # noqa: B018 - raises where it is left to be tuned
+        return {"nbeta": list(self.levels), "prior": self.prior_spec()}

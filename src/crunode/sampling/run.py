@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -15,10 +16,11 @@ from crunode.core.execute import Executor, Serial
 from crunode.core.result import Draws, Finding, provenance
 from crunode.core.store import RunStore
 from crunode.errors import EstimationError, InputError, StoreMismatch
+from crunode.sampling.exchange import Exchange, exchange_findings
 from crunode.sampling.group import Group, Observable, Outcome, run_group
-from crunode.sampling.layout import check_memory, choose_layout, split_chains, step_memory
-from crunode.sampling.posterior import Flat, Posterior
-from crunode.sampling.tuning import Plan, tune
+from crunode.sampling.layout import check_memory, choose_layout, free_memory, split_chains, step_memory
+from crunode.sampling.posterior import Posterior
+from crunode.sampling.tuning import Plan, kernel_spec, tune
 
 __all__ = ["sample"]
 
@@ -46,7 +48,7 @@ def sample(
 
     Args:
         posterior: The target; several levels of nbeta are sampled side by side.
-        kernel: SGLD, PSGLD, SGHMC, SGNHT, MALA or HMC; None to have one chosen.
+        kernel: SGLD, PSGLD, SGHMC, SGNHT, MALA or HMC, or Exchange around one of the last two; None to have one chosen.
         chains: Chains at each level of nbeta.
         draws: Kept draws per chain.
         warmup: Steps before them; recorded apart.
@@ -87,11 +89,13 @@ def sample(
         raise InputError(f"expected keep among {_KEEP}, got {unknown}")
     if "pointwise" in keep and not posterior.landscape.pointwise:
         posterior.landscape.losses()  # raises, saying what a loss must return
+    if isinstance(kernel, Exchange):
+        _check_exchange(posterior, layout)
     executor = executor or Serial()
     asked = {
         "landscape": posterior.landscape.fingerprint(),
         "nbeta": list(posterior.nbeta) if isinstance(posterior.nbeta, tuple) else posterior.nbeta,
-        "prior": "flat" if isinstance(posterior.prior, Flat) else dict(vars(posterior.prior)),
+        "prior": posterior.prior_spec(),
         "kernel": None if kernel is None else kernel_spec(kernel),
         "chains": chains,
         "draws": draws,
@@ -115,7 +119,10 @@ def sample(
     size = {"n": land.n, "dim": land.dim, "rows": land.data.rows}
     roles = [rung.role for rung in per_chain]
     spec = {"asked": asked, **size, **plan.spec(), "nbeta_per_chain": nbeta, "role_per_chain": roles}
-    groups, chosen = _groups(posterior, kernel, list(ids), layout, executor)
+    if isinstance(kernel, Exchange):
+        groups, chosen = _ladders(posterior, plan.chains, executor)
+    else:
+        groups, chosen = _groups(posterior, kernel, list(ids), layout, executor)
     handle = None
     if store is not None:
         handle = RunStore.create(store, spec=spec, groups=groups, seed=seed, provenance=provenance())
@@ -144,17 +151,11 @@ def sample(
     most = max(map(len, groups))
     spec |= {"layout": chosen, "memory": step_memory(land, most, getattr(kernel, "batch", None))}
     if handle is None:
-        return _collect(list(executor.map(run_group, jobs)), spec, plan, None)
+        return _collect(list(executor.map(run_group, jobs)), groups, spec, plan, None)
     if handle.status == "complete":
         return replace(handle.draws(), spec=spec)
     with handle:  # an error lets go of the folder, so that the run can be continued while its traceback lives on
-        return _collect(list(executor.map(run_group, jobs)), spec, plan, handle)
-
-
-def kernel_spec(kernel: Any) -> dict[str, Any]:
-    """A kernel's name and fields as JSON-able values."""
-    fields = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(kernel).items()}
-    return {"name": type(kernel).__name__, **fields}
+        return _collect(list(executor.map(run_group, jobs)), groups, spec, plan, handle)
 
 
 def _steps(kernel: Any, levels: int) -> tuple[float, ...]:
@@ -204,10 +205,44 @@ def _groups(
     return groups, {"layout": layout, "why": why}
 
 
-def _collect(outcomes: list[Outcome], spec: dict[str, Any], plan: Plan, handle: RunStore | None) -> Draws:
+def _check_exchange(posterior: Posterior, layout: str | None) -> None:
+    if posterior.nbeta is not None and len(posterior.levels) < 2:
+        raise InputError(
+            f"expected two or more levels of nbeta for Exchange, got {posterior.nbeta!r}; give a tuple from hot to "
+            "cold, as crunode.ladder finds it, or sample with the inner kernel alone"
+        )
+    if layout == "sequential":
+        raise InputError(
+            "expected layout='batched' for Exchange, whose rungs run side by side, got 'sequential'; leave it out"
+        )
+    if not posterior.landscape.data.stacked:
+        raise InputError("expected data that stacks for Exchange, got batches of unlike shapes")
+
+
+def _ladders(posterior: Posterior, chains: int, executor: Executor) -> tuple[list[list[int]], dict[str, str]]:
+    """Groups of whole ladders: chains may be apart, the rungs of a chain may not."""
+    land, rungs = posterior.landscape, len(posterior.levels)
+    need, free = step_memory(land, rungs, None), free_memory(land.device)
+    if need > free:
+        raise InputError(
+            f"expected a step of {rungs} rungs to fit the memory of {land.device}, got about {need / 1e9:.3g} GB "
+            f"against {free / 1e9:.3g} GB free; give fewer levels of nbeta, or use another device"
+        )
+    workers = min(int(getattr(executor, "workers", 1) or 1), chains)
+    parts = min(len(split_chains(land, range(chains * rungs), None, workers)), chains)
+    ends = [chains * k // parts for k in range(parts + 1)]
+    groups = [[r * chains + c for r in range(rungs) for c in range(*part)] for part in itertools.pairwise(ends)]
+    return groups, {"layout": "batched", "why": "rungs of a ladder run side by side"}
+
+
+def _collect(
+    outcomes: list[Outcome], groups: list[list[int]], spec: dict[str, Any], plan: Plan, handle: RunStore | None
+) -> Draws:
     nbeta = np.array(spec["nbeta_per_chain"])
     if handle is None:
-        arrays, warmup = _merge([o.arrays for o in outcomes]), _merge([o.warmup for o in outcomes])
+        arrays, warmup = (
+            _merge(parts, groups) for parts in zip(*((o.arrays, o.warmup) for o in outcomes), strict=True)
+        )
     else:
         arrays, warmup = handle.read()
     failed = dict(pair for outcome in outcomes for pair in outcome.failed)
@@ -219,18 +254,31 @@ def _collect(outcomes: list[Outcome], spec: dict[str, Any], plan: Plan, handle: 
     if failed:
         chains = ", ".join(map(str, sorted(failed)))
         findings += (Finding.of("MC204", f"chain {chains} of {len(nbeta)} by step {min(failed.values())}"),)
-    if handle is not None:
-        handle.finish("failed" if failed else "complete", findings=findings)
     arrays = arrays or {"excess": np.full((len(nbeta), 0), np.nan)}
     draws = Draws(arrays, warmup, nbeta, spec, findings, provenance())
+    if not failed:
+        findings += _kernel_findings(plan.kernel, draws)
+        draws = replace(draws, findings=findings)
+    if handle is not None:
+        handle.finish("failed" if failed else "complete", findings=findings)
     if failed:
         raise EstimationError(f"{findings[-1]}", partial=draws)
     return draws
 
 
-def _merge(parts: list[dict[str, np.ndarray]]) -> dict[str, np.ndarray]:
-    """Join groups along the chain axis; after a failure, as far as all of them got."""
+def _kernel_findings(kernel: Any, draws: Draws) -> tuple[Finding, ...]:
+    """What a kernel has to say about draws it made; any kernel may have a method `findings(arrays)`."""
+    if isinstance(kernel, Exchange):
+        return (*exchange_findings(draws), *_kernel_findings(kernel.inner, draws))
+    look = getattr(kernel, "findings", None)
+    return () if look is None else tuple(look(draws.arrays))
+
+
+def _merge(parts: Sequence[dict[str, np.ndarray]], groups: list[list[int]]) -> dict[str, np.ndarray]:
+    """Join groups along the chain axis, in the order of the chains; after a failure, as far as all of them got."""
     if not parts or any(not part for part in parts):
         return {}
+    order = np.argsort([chain for group in groups for chain in group])
     shortest = {name: min(part[name].shape[1] for part in parts) for name in parts[0]}
-    return {name: np.concatenate([part[name][:, : shortest[name]] for part in parts]) for name in parts[0]}
+    joined = {name: np.concatenate([part[name][:, : shortest[name]] for part in parts]) for name in parts[0]}
+    return joined if (order == np.arange(len(order))).all() else {name: a[order] for name, a in joined.items()}

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import math
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field, replace
+from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
 from typing import Any
 
 import torch
@@ -16,17 +16,19 @@ from crunode.core.result import Finding
 from crunode.core.rng import derived_seed, preserved_rng
 from crunode.errors import InputError
 from crunode.sampling.batching import fill_batch, measure_noise, smaller_steps
+from crunode.sampling.exchange import Exchange
 from crunode.sampling.layout import choose_layout
 from crunode.sampling.metropolis import HMC, MALA
+from crunode.sampling.nuts import NUTS
 from crunode.sampling.pilot import Pilot, pilot
-from crunode.sampling.posterior import Flat, Gaussian, Posterior, Rung, wbic_nbeta
+from crunode.sampling.posterior import Gaussian, Posterior, Rung, wbic_nbeta
 from crunode.sampling.stepping import Explored, explore, half_steps, lengths_for
 from crunode.sampling.stochastic import PSGLD, SGHMC, SGLD, SGNHT
 from crunode.sampling.thinning import FULL_BATCH_WORK, THINNED_WORK
 
 __all__ = ["KERNELS", "Plan", "tune"]
 
-KERNELS: dict[str, Any] = {k.__name__: k for k in (SGLD, PSGLD, SGHMC, SGNHT, MALA, HMC)}
+KERNELS: dict[str, Any] = {k.__name__: k for k in (SGLD, PSGLD, SGHMC, SGNHT, MALA, HMC, NUTS, Exchange)}
 
 _TINY_WORK = 1e3
 # Gradients below which pilot chains are short, and from which half and twice the precision are run too.
@@ -81,11 +83,10 @@ class Plan:
 
     def spec(self) -> dict[str, Any]:
         """JSON-able form, inverse of `from_spec`."""
-        fields = {k: list(v) if isinstance(v, tuple) else v for k, v in vars(self.kernel).items()}
         return {
             **{k: v for k, v in vars(self).items() if k not in ("kernel", "nbeta", "findings", "checks")},
             "nbeta": list(self.nbeta),
-            "kernel": {"name": type(self.kernel).__name__, **fields},
+            "kernel": kernel_spec(self.kernel),
             "tuning_findings": [asdict(f) for f in self.findings],
             "checks": [asdict(r) for r in self.checks],
         }
@@ -93,15 +94,47 @@ class Plan:
     @classmethod
     def from_spec(cls, spec: Mapping[str, Any], kernel: Any = None) -> Plan:
         """The plan stored in a run's spec; `kernel` is the one asked for, which may be of a kind unknown here."""
-        fields = {k: tuple(v) if isinstance(v, list) else v for k, v in spec["kernel"].items() if k != "name"}
         names = ("precision", "chains", "draws", "warmup", "reasons", "measures")
         return cls(
             nbeta=tuple(spec["nbeta"]),
-            kernel=(KERNELS[spec["kernel"]["name"]] if kernel is None else type(kernel))(**fields),
+            kernel=_kernel_of(spec["kernel"], kernel),
             findings=tuple(Finding(**f) for f in spec["tuning_findings"]),
             checks=tuple(Rung(**r) for r in spec.get("checks", ())),
             **{name: spec[name] for name in names},
         )
+
+
+def kernel_spec(kernel: Any) -> dict[str, Any]:
+    """A kernel's name and fields as JSON-able values; one around another kernel has that one's step and leaps too.
+
+    Example:
+        >>> kernel_spec(Exchange(MALA(step=(0.1, 0.2))))["step"]
+        [0.1, 0.2]
+    """
+    spec: dict[str, Any] = {"name": type(kernel).__name__}
+    for name, value in vars(kernel).items():
+        spec[name] = kernel_spec(value) if is_dataclass(value) else list(value) if isinstance(value, tuple) else value
+    if isinstance(kernel, Exchange):
+        spec |= {"step": spec["inner"]["step"], "leaps": kernel.leaps}
+    return spec
+
+
+def _kernel_of(spec: Mapping[str, Any], like: Any = None) -> Any:
+    """The kernel that `kernel_spec` described; of the same kind as `like`, where given."""
+    kind = KERNELS[spec["name"]] if like is None else type(like)
+    values = {}
+    for name in (f.name for f in fields(kind) if f.name in spec):
+        value = spec[name]
+        if isinstance(value, Mapping):
+            value = _kernel_of(value, getattr(like, name, None))
+        values[name] = tuple(value) if isinstance(value, list) else value
+    return kind(**values)
+
+
+def _with_step(kernel: Any, step: Any) -> Any:
+    if isinstance(kernel, Exchange):
+        return replace(kernel, inner=_with_step(kernel.inner, step))
+    return replace(kernel, step=step)
 
 
 def tune(
@@ -167,7 +200,9 @@ def _tune(posterior: Posterior, kernel: Any, asked: tuple[int | None, ...], budg
     if isinstance(posterior.prior, Gaussian):
         posterior = replace(posterior, prior=replace(posterior.prior, precision=precision))
     small = land if kernel.metropolis else _subset(land, _PILOT_ROWS, seed)
-    guide: Any = replace(kernel, step=None) if isinstance(kernel, HMC) else MALA()
+    core = kernel.inner if isinstance(kernel, Exchange) else kernel
+    # Pilot chains look for the step themselves, and each rung for its own.
+    guide: Any = replace(core, step=None, metric=None) if isinstance(core, HMC) else MALA()
     target = _HMC_ACCEPTANCE if isinstance(guide, HMC) else _LANGEVIN_ACCEPTANCE
     layout = choose_layout(small, 8, None)[0]
     first: Pilot | None = None
@@ -194,7 +229,7 @@ def _tune(posterior: Posterior, kernel: Any, asked: tuple[int | None, ...], budg
         size = {"chains": 1, "iterations": 40} if short else {"chains": 2}
         probe = pilot(target_posterior, guide, target=target, seed=seed + 1, layout=layout, start=start, **size)
         spent += probe.gradients
-        kernel = replace(kernel, step=tuple(probe.steps) if len(levels) > 1 else probe.steps[0])
+        kernel = _with_step(kernel, tuple(probe.steps) if len(levels) > 1 else probe.steps[0])
         measures["pilot_acceptance"] = list(probe.accept)
         reasons["step"] = f"Metropolis acceptance near {target} at each level of nbeta"
         first = probe
@@ -214,7 +249,7 @@ def _tune(posterior: Posterior, kernel: Any, asked: tuple[int | None, ...], budg
             reasons["half_steps"] = "at each level, to measure and remove what the step adds to the estimate"
     measures |= {"pilot_gradients": spent, "pilot_rows": small.data.rows}
     # Without label noise a colder ladder shows the limit, in which the prior has no part.
-    wanted = free_precision and precision is not None and not land.noise_free
+    wanted = free_precision and precision is not None and not land.noise_free and not isinstance(kernel, Exchange)
     checks = _checks(levels, precision or 0.0, kernel, land.n) if wanted else ()
     checks = (*(checks if budget is None or budget >= _LONG else ()), *halves)
     count, kept, discarded = _lengths(land, kernel, levels, precision, len(levels) + len(checks), measures)
@@ -282,7 +317,7 @@ def _kernel(land: Landscape, kernel: Any, reasons: dict[str, str]) -> Any:
 def _precision(
     posterior: Posterior, kernel: Any, curvature: tuple[float, float], reasons: dict[str, str]
 ) -> float | None:
-    if isinstance(posterior.prior, Flat):
+    if not isinstance(posterior.prior, Gaussian):
         return None
     if posterior.prior.precision is not None:
         reasons["precision"] = "as asked"
@@ -349,7 +384,7 @@ def _lengths(
     measures: dict[str, Any],
 ) -> tuple[int, int, int]:
     """Chains per level, kept draws and warm-up: more of each where gradients are cheap."""
-    if isinstance(kernel, HMC):
+    if isinstance(kernel.inner if isinstance(kernel, Exchange) else kernel, HMC):
         work = land.data.rows * land.dim
         chains = int(2 ** min(max(round(math.log2(1e5 / work)), 2), 8))
         if work < _TINY_WORK:

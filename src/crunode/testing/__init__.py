@@ -1,6 +1,7 @@
-"""Conformance suites for what others write: kernels and probes that pass them work wherever crunode's own do."""
+"""Conformance suites for what others write: kernels, probes and recipes that pass work wherever crunode's own do."""
 
 from crunode.testing.kernels import check_kernel
 from crunode.testing.probes import check_probe
+from crunode.testing.recipes import check_recipe
 
-__all__ = ["check_kernel", "check_probe"]
+__all__ = ["check_kernel", "check_probe", "check_recipe"]

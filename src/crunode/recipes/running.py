@@ -1,0 +1,212 @@
+"""Running a recipe: cells over an executor, each kept on disk as soon as it is done."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import time
+import warnings
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from crunode.core.atomic import acquire
+from crunode.core.documents import diff, dumps, loads, plain, read_document, write_document
+from crunode.core.execute import Executor, Serial
+from crunode.core.progress import Progress
+from crunode.core.result import provenance
+from crunode.errors import DiagnosticWarning, EstimationError, InputError, MissingExtra, StoreError, StoreMismatch
+from crunode.recipes.base import Cell, Recipe, Result, Row, Run
+
+__all__ = ["Job", "run_job", "run_recipe"]
+
+_RUN, _CELL, _FORMAT = "crunode-recipe-store", "crunode-recipe-cell", 1
+_LOSSES = 3
+
+
+@dataclass(frozen=True)
+class Job:
+    """A cell on its way to a worker.
+
+    Attributes:
+        cell: The cell.
+        compute: What computes it.
+        file: Where its result goes; None for nowhere.
+    """
+
+    cell: Cell
+    compute: Callable[[Cell], Mapping[str, Any]]
+    file: Path | None
+
+
+def run_job(job: Job) -> Result:
+    """The result of a cell, from its file when there is one; an error becomes part of the result.
+
+    Example:
+        >>> run_job(Job(Cell("a", {"x": 2}), lambda cell: {"square": cell.settings["x"] ** 2}, None)).value
+        {'square': 4}
+    """
+    if job.file is not None and job.file.exists():
+        return _read(job.cell, job.file)
+    start = time.perf_counter()
+    try:
+        with _one_thread(), warnings.catch_warnings():
+            warnings.simplefilter("ignore", DiagnosticWarning)  # rows and notes say what is to be said
+            found = job.compute(job.cell)
+        if not isinstance(found, Mapping):
+            raise InputError(f"expected a dictionary of results, got {type(found).__name__}")
+        # As a file would give it back, so that a resumed run sees the very same.
+        value = loads(dumps(found))
+    except Exception as error:
+        return Result(job.cell, None, time.perf_counter() - start, f"{type(error).__name__}: {error}")
+    seconds = time.perf_counter() - start
+    if job.file is not None:
+        kept = {"cell": job.cell.name, "settings": job.cell.settings, "value": value, "seconds": seconds}
+        write_document(job.file, _CELL, _FORMAT, {**kept, "provenance": provenance()})
+    return Result(job.cell, value, seconds)
+
+
+def run_recipe(
+    recipe: Recipe, size: str, seed: int, store: str | os.PathLike[str] | None, executor: Executor | None
+) -> Run:
+    """What `Recipe.run` does; see there."""
+    if size not in recipe.sizes:
+        raise InputError(f"expected size among {', '.join(recipe.sizes)}, got {size!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise InputError(f"expected seed as a whole number from 0 up, got {seed!r}")
+    cells = list(recipe.cells(size, seed))
+    names = [cell.name for cell in cells]
+    if not cells or len(set(names)) < len(names):
+        raise InputError(f"expected cells with different names from recipe {recipe.name}, got {names[:20]}")
+    home = None if store is None else Path(store).absolute()
+    with contextlib.ExitStack() as stack:
+        if home is not None:
+            stack.enter_context(_opened(home, recipe, size, seed, cells))
+        files = [None if home is None else home / "cells" / f"{c.key(recipe.name, recipe.version)}.json" for c in cells]
+        jobs = [Job(cell, recipe.compute, file) for cell, file in zip(cells, files, strict=True)]
+        results = tuple(_computed(jobs, executor or Serial(), recipe.name))
+        good = [result for result in results if result.error is None]
+        rows = [*_table(recipe, good, size), *(_failed(result) for result in results if result.error is not None)]
+        figures, messages = _drawn(recipe, good, home)
+        run = Run(recipe, size, seed, tuple(rows), results, figures, messages, provenance())
+        if home is not None:
+            run.save(home / "result.json")
+    return run
+
+
+def _computed(jobs: Sequence[Job], executor: Executor, label: str) -> Iterator[Result]:
+    """Results in the order of the jobs. A job that keeps losing its worker fails alone, unless all do."""
+    ready = [job.file is not None and job.file.exists() for job in jobs]
+    found = {k: run_job(job) for k, job in enumerate(jobs) if ready[k]}
+    todo = [k for k in range(len(jobs)) if not ready[k]]
+    lost = 0
+    with Progress(len(jobs), label, len(found)) as bar:
+        while todo:
+            done = 0
+            try:
+                for result in executor.map(run_job, [jobs[k] for k in todo]):
+                    found[todo[done]] = result
+                    done, lost = done + 1, 0
+                    bar.advance(note=result.cell.name)
+                todo = todo[done:]
+            except EstimationError as error:
+                lost += 1
+                if lost >= _LOSSES or done >= len(todo):
+                    raise
+                failed = jobs[todo[done]].cell
+                found[todo[done]] = Result(failed, None, 0.0, f"{type(error).__name__}: {error}")
+                todo = todo[done + 1 :]
+            else:
+                if todo:
+                    raise EstimationError(f"expected one result for each cell, got {len(todo)} too few; use Serial()")
+    yield from (found[k] for k in range(len(jobs)))
+
+
+def _table(recipe: Recipe, good: Sequence[Result], size: str) -> list[Row]:
+    try:
+        return list(recipe.rows(good, size))
+    except Exception as error:
+        # With cells missing a table may not be possible; what was computed is worth returning all the same.
+        reason = f"the table could not be made: {type(error).__name__}: {error}"
+        return [Row("table", None, None, None, None, "no value", reason)]
+
+
+def _failed(result: Result) -> Row:
+    return Row(f"cell {result.cell.name}", None, None, None, None, "no value", result.error or "")
+
+
+def _drawn(recipe: Recipe, good: Sequence[Result], home: Path | None) -> tuple[tuple[Path, ...], tuple[str, ...]]:
+    if recipe.figures is None or home is None:
+        return (), ()
+    folder = home / "figures"
+    folder.mkdir(exist_ok=True)
+    try:
+        return tuple(recipe.figures(good, folder)), ()
+    except MissingExtra as error:
+        return (), (f"no pictures: {error}",)
+    except Exception as error:
+        return (), (f"pictures could not be drawn: {type(error).__name__}: {error}",)
+
+
+@contextlib.contextmanager
+def _opened(home: Path, recipe: Recipe, size: str, seed: int, cells: Sequence[Cell]) -> Iterator[None]:
+    """Hold the folder for this process while the block runs, once it is known to be of this very run."""
+    asked = plain(
+        {
+            "recipe": recipe.name,
+            "recipe_version": recipe.version,
+            "size": size,
+            "seed": seed,
+            "cells": {cell.name: cell.settings for cell in cells},
+        }
+    )
+    header = home / "recipe.json"
+    if home.exists() and not home.is_dir():
+        raise StoreError(f"expected a folder to keep the run in, got the file {home}; choose another path")
+    if (
+        home.is_dir()
+        and not header.exists()
+        and any(p.name not in ("locks", "recipe.json.tmp") for p in home.iterdir())
+    ):
+        raise StoreError(
+            f"expected a new folder or one of a recipe, got {home}, which holds other files; choose another"
+        )
+    handle = acquire(home / "locks" / "run.lock")
+    if handle is None:
+        raise StoreError(f"another process is running a recipe in {home}; wait for it, or choose another folder")
+    try:
+        if header.exists():
+            stored = read_document(header, _RUN, _FORMAT)["run"]
+            own = {key: value for key, value in asked.items() if key != "cells"}
+            # Where the size or the seed differ all cells do, which would only hide the reason.
+            lines = diff({key: stored.get(key) for key in own}, own) or diff(stored, asked)
+            if lines:
+                shown = "\n  ".join([*lines[:20], *([f"and {len(lines) - 20} more"] if len(lines) > 20 else [])])
+                raise StoreMismatch(
+                    f"{home} holds a run with other settings:\n  {shown}\n"
+                    "Choose another folder, or ask for the stored settings to continue that run."
+                )
+        else:
+            write_document(header, _RUN, _FORMAT, {"run": asked})
+        yield
+    finally:
+        os.close(handle)
+
+
+def _read(cell: Cell, file: Path) -> Result:
+    content = read_document(file, _CELL, _FORMAT)
+    return Result(cell, content["value"], float(content["seconds"]))
+
+
+@contextlib.contextmanager
+def _one_thread() -> Iterator[None]:
+    """On one thread the numbers are the same in each process, whatever its number of threads."""
+    threads = torch.get_num_threads()
+    torch.set_num_threads(1)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(threads)
