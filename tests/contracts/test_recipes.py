@@ -10,6 +10,8 @@ from crunode.recipes.base import Cell, Row
 from crunode.recipes.registry import BUILT_IN, recipe
 from crunode.testing import check_recipe
 
+pytestmark = pytest.mark.heavy
+
 
 @pytest.fixture
 def tiny(monkeypatch):

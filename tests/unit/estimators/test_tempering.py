@@ -95,6 +95,7 @@ def test_a_sampled_ladder():
     assert abs(est.value - 3) < 4 * est.error
 
 
+@pytest.mark.heavy
 def test_global_coefficient_of_reduced_rank_regression():
     """λ = 7/2 with multiplicity 2, under a standard normal prior around the origin: slope and free energy."""
     exact = float(cr.exact.reduced_rank(3, 2, 3, rank=1).value)

@@ -8,6 +8,8 @@ import crunode as cr
 from crunode.recipes.bilinear import best_loss, draw_posteriors, simulate
 from crunode.sampling.diagnostics import mcse_mean
 
+pytestmark = pytest.mark.heavy
+
 TRUTH = [[1.0, 0.5, 0.0]]
 LEVELS = (0.05, 0.2, 0.8, 3.0, 10.0, 30.0)
 

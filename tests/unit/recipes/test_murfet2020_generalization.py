@@ -30,6 +30,8 @@ from crunode.recipes.murfet2020.table import make_rows
 from crunode.recipes.murfet2020_generalization import RECIPE, cells
 from crunode.recipes.registry import recipe
 
+pytestmark = pytest.mark.heavy
+
 IDENTITY, RELU = Panel(1, False, True, False), Panel(1, True, True, False)
 
 

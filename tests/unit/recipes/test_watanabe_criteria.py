@@ -8,6 +8,8 @@ import torch
 
 from crunode.recipes.watanabe_criteria import TRUE_WEIGHTS, _generalization, _inputs, _regression, closed_forms
 
+pytestmark = pytest.mark.heavy
+
 
 def posterior(x, y, beta):
     cov = np.linalg.inv(np.eye(x.shape[1]) + beta * x.T @ x)

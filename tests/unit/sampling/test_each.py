@@ -76,6 +76,7 @@ def test_distances_are_from_its_own_center() -> None:
         np.testing.assert_allclose(draws.arrays["distance2"], (away**2).sum(-1), rtol=1e-4)
 
 
+@pytest.mark.heavy
 def test_executors_and_observables() -> None:
     posts, kernel = posteriors(3), HMC(step=0.05, leaps=3)
     length = {"chains": 2, "draws": 10, "warmup": 5, "observe": {"rows": _rows}}

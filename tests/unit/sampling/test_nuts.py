@@ -186,6 +186,7 @@ class Stopping(NUTS):
         return super().advance(*args)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("stop", [70, 140])
 def test_interrupted_runs_go_on_to_the_same_draws(tmp_path, stop):
     """Stopped within warm-up after the first learned scales, or among the kept draws."""
@@ -204,6 +205,7 @@ def test_interrupted_runs_go_on_to_the_same_draws(tmp_path, stop):
         assert np.array_equal(values, resumed.warmup[name]), name
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("accept", [0.6, 0.9])
 def test_warmup_reaches_the_acceptance(accept):
     """The mean over 32 chains and 100 draws has an error of 0.01; 0.06 is what the average of late sizes may miss."""
@@ -213,6 +215,7 @@ def test_warmup_reaches_the_acceptance(accept):
     assert len(np.unique(draws.arrays["step"])) == 32
 
 
+@pytest.mark.heavy
 def test_scales_shorten_trees():
     def potential(w):
         return w[0] ** 2 / 2 + 200 * w[1] ** 2

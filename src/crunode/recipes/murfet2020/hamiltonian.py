@@ -1,7 +1,7 @@
 """Hamiltonian Monte Carlo for many small posteriors at once: data sets × chains are one batch.
 
-`crunode.sample` takes one landscape at a time; here hundreds of posteriors of 9 or 18 parameters are wanted, each with
-data of its own.
+Hundreds of posteriors of 9 or 18 parameters are wanted, each with data of its own. `crunode.sample_each` needs as many
+examples in all of them; here data sets differ in length, and energies are sums over a few statistics.
 """
 
 from __future__ import annotations
