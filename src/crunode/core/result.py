@@ -124,6 +124,14 @@ class Draws:
         return int(self.arrays["excess"].shape[1])
 
     @property
+    def gradients(self) -> int:
+        """Gradients that the chains took, warm-up included: as recorded, or as many as the kernel takes for a draw."""
+        if "leaps" in self.arrays:
+            return int(sum(source["leaps"].sum() for source in (self.arrays, self.warmup) if "leaps" in source))
+        kernel = self.spec.get("kernel") or {}
+        return int(self.chains * (self.draws + self.spec.get("warmup", 0)) * kernel.get("leaps", 1))
+
+    @property
     def prior(self) -> Any:
         """The prior that was asked for: "flat", its settings, or None where the draws do not tell."""
         return self.spec.get("asked", {}).get("prior")

@@ -134,8 +134,7 @@ def rank_finding(landscape: Landscape, estimate: Estimate) -> Finding | None:
     if drawn is None or not math.isfinite(estimate.value + estimate.error):
         return None
     kernel = spec["kernel"]
-    steps = drawn.chains * (spec["draws"] + spec["warmup"]) * kernel.get("leaps", 1)
-    gradients = _SHARE * steps * kernel.get("batch", landscape.data.rows)
+    gradients = _SHARE * drawn.gradients * kernel.get("batch", landscape.data.rows)
     rows = int(min(gradients**0.5, 4 * landscape.dim, _MOST_ROWS))
     highest = estimate.value + 2 * estimate.error
     weights = landscape.dim + sum(t.numel() for t in landscape._fixed.values())

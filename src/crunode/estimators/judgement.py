@@ -274,7 +274,7 @@ def _cost(draws: Draws, limit: Limit | None) -> dict[str, float]:
     spec = draws.spec
     kernel = spec["kernel"]
     rows = spec.get("rows", spec["n"])
-    steps = draws.chains * (draws.draws + spec.get("warmup", 0)) * kernel.get("leaps", 1)
+    steps = draws.gradients
     pilots = spec["measures"].get("pilot_gradients", 0)
     # Pilots of unadjusted kernels run on a part of the data, a moderate one.
     found = {

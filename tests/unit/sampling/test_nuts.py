@@ -274,3 +274,10 @@ def test_a_loss_that_is_not_a_number_is_a_divergence():
 def test_bad_settings_are_refused(fields):
     with pytest.raises(InputError, match="expected"):
         NUTS(**fields)
+
+
+def test_gradients_are_counted_as_they_were_taken():
+    land = Landscape.of_function(lambda w: w.square().sum(), torch.zeros(2), n=1000)
+    draws = sample(Posterior(land, 100.0, Flat()), NUTS(step=1e-3), chains=2, draws=10, warmup=5)
+    taken = draws.arrays["leaps"].sum() + draws.warmup["leaps"].sum()
+    assert draws.gradients == taken > 30
