@@ -112,6 +112,7 @@ def run(job: tuple[str, int, int]) -> dict[str, Any]:
         cold = drawn.only([t for t in levels if t >= 1e-3 * COLDEST])
         plain, slope = crunode.rlct(cold), crunode.rlct(cold, multiplicity=truth.multiplicity)
         energy = crunode.coefficient_from_energy(drawn)
+        told = crunode.coefficient_from_energy(drawn, multiplicity=truth.multiplicity)
     report = crunode.exchange_report(drawn)
     return {
         "case": name,
@@ -121,6 +122,7 @@ def run(job: tuple[str, int, int]) -> dict[str, Any]:
         "plain_slope": [plain.value, plain.se, plain.systematic, plain.value / value - 1],
         "slope": [slope.value, slope.se, slope.systematic, slope.value / value - 1],
         "energy": [energy.value, energy.se, energy.systematic, energy.value / value - 1],
+        "energy_given_multiplicity": [told.value, told.se, told.systematic, told.value / value - 1],
         "multiplicity": energy.diagnostics["multiplicity"],
         "ok": slope.ok and energy.ok,
         "findings": sorted({f.code for f in (*slope.findings, *energy.findings)}),
@@ -147,7 +149,8 @@ def main() -> None:
             rows.append(row)
             print(
                 f"{row['case']:<22} {row['exact']:>5} ({row['exact_multiplicity']})  slope {row['slope'][0]:.4f} "
-                f"({100 * row['slope'][3]:+.1f} %)  energy {row['energy'][0]:.4f} ({100 * row['energy'][3]:+.1f} %)  "
+                f"({100 * row['slope'][3]:+.1f} %)  energy {row['energy'][0]:.4f} ({100 * row['energy'][3]:+.1f} %, "
+                f"given m {100 * row['energy_given_multiplicity'][3]:+.1f} %)  "
                 f"m {row['multiplicity']}  swaps {row['swap_rate']:.2f}  {row['findings']}  {row['seconds']:.0f} s",
                 flush=True,
             )
@@ -162,6 +165,8 @@ def main() -> None:
             "slope_within": sum(abs(r["slope"][3]) <= WITHIN for r in rows),
             "energy_within": sum(abs(r["energy"][3]) <= WITHIN for r in rows),
             "plain_slope_within": sum(abs(r["plain_slope"][3]) <= WITHIN for r in rows),
+            "energy_given_multiplicity_within": sum(abs(r["energy_given_multiplicity"][3]) <= WITHIN for r in rows),
+            "worst_energy_given_multiplicity": max(abs(r["energy_given_multiplicity"][3]) for r in rows),
             "worst_slope": max(abs(r["slope"][3]) for r in rows),
             "worst_energy": max(abs(r["energy"][3]) for r in rows),
             "multiplicity_right": sum(

@@ -100,6 +100,16 @@ def test_bowls(d):
     judge(cr.coefficient_from_energy(on_ladder(bowl(d, seed=d), COLD, dim=d)), d / 2, 1)
 
 
+def test_a_known_multiplicity_is_the_only_one():
+    draws = on_ladder(crossing(1, seed=1), COLD)
+    right, wrong = (cr.coefficient_from_energy(draws, multiplicity=m) for m in (2, 1))
+    assert right.diagnostics["multiplicity"] == {"2": pytest.approx(1)}
+    assert right.value == pytest.approx(0.5, rel=0.03)
+    assert wrong.value < 0.48
+    with pytest.raises(cr.InputError, match="multiplicity"):
+        cr.coefficient_from_energy(draws, multiplicity=0)
+
+
 @pytest.mark.parametrize("hidden", [1, 2, 3])
 def test_tanh_networks_at_zero_truth(hidden):
     exact = cr.exact.evaluate("tanh-zero-truth", hidden=hidden)

@@ -21,7 +21,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any
@@ -114,7 +114,7 @@ def increments(levels: Sequence[float], losses: Sequence[Array], *, joint: bool 
     )
 
 
-def coefficient_from_energy(draws: Draws) -> Estimate:
+def coefficient_from_energy(draws: Draws, *, multiplicity: int | None = None) -> Estimate:
     """λ and multiplicity from the growth of the free energy, F(t) − t L_n(w*) = λ log t − (m − 1) log log t + c.
 
     Needs a ladder whose colder part spans a decade or more, with neighbours that overlap: a factor of two between them
@@ -122,6 +122,7 @@ def coefficient_from_energy(draws: Draws) -> Estimate:
 
     Args:
         draws: Draws on a ladder of nbeta around a center that is a true parameter.
+        multiplicity: m where it is known; None averages over 1, 2 and 3 by how well they fit.
 
     Returns:
         The estimate of λ. `diagnostics["multiplicity"]` has the probability of each m, `diagnostics["curve"]` the
@@ -129,7 +130,7 @@ def coefficient_from_energy(draws: Draws) -> Estimate:
         error is the spread between the laws.
 
     Raises:
-        InputError: There are too few levels.
+        InputError: There are too few levels, or the multiplicity is no whole number from 1 up.
 
     Example:
         >>> rng = np.random.default_rng(0)
@@ -149,6 +150,8 @@ def coefficient_from_energy(draws: Draws) -> Estimate:
             f"expected a ladder of {_FEWEST} levels of nbeta or more, got {levels}; sample with a tuple, as in "
             "Posterior(land, nbeta=(100.0, 200.0, 400.0, 800.0, 1600.0))"
         )
+    if multiplicity is not None and (type(multiplicity) is not int or multiplicity < 1):
+        raise InputError(f"expected multiplicity as a whole number from 1 up, or None, got {multiplicity!r}")
     losses = finite_losses(draws)
     start = _cold(levels, losses)
     levels, losses = levels[start:], losses[start:]
@@ -156,7 +159,10 @@ def coefficient_from_energy(draws: Draws) -> Estimate:
         raise InputError("expected losses that vary at all levels, got some that do not; look at the chains")
     found = increments(levels, losses, joint=exchanged(draws))
     noisy = any(float((x < 0).mean()) > 0 for x in losses)
-    best = _averaged(found, draws.spec["n"], noisy, draws.spec.get("dim"))
+    # There are no more than coordinates to take part in a crossing.
+    most = max(draws.spec.get("dim") or max(_MULTIPLICITY), 1)
+    likely = {m: p for m, p in _MULTIPLICITY.items() if m <= most} if multiplicity is None else {multiplicity: 1.0}
+    best = _averaged(found, draws.spec["n"], noisy, likely)
     growth = np.diff(np.log(found.nbeta))
     curve = [
         {"nbeta": [a, b], "value": float(d), "se": float(e), "slope": float(d / g), "overlap": float(o)}
@@ -164,7 +170,7 @@ def coefficient_from_energy(draws: Draws) -> Estimate:
             pairwise(levels), found.change, np.sqrt(np.diag(found.covariance)), growth, found.overlap, strict=True
         )
     ]
-    multiplicity = {str(m): float(p) for m, p in best.multiplicity.items()}
+    chances = {str(m): float(p) for m, p in best.multiplicity.items()}
     return Estimate(
         "coefficient_from_energy",
         best.value,
@@ -174,7 +180,7 @@ def coefficient_from_energy(draws: Draws) -> Estimate:
         spec=draws.spec,
         seed=draws.spec["asked"]["seed"],
         diagnostics={
-            "multiplicity": multiplicity,
+            "multiplicity": chances,
             "curve": curve,
             "from": best.start,
             "misfit": best.misfit,
@@ -284,7 +290,7 @@ class _Cut:
     unsure: float
 
 
-def _averaged(found: Increments, n: int, noisy: bool, dim: int | None) -> _Average:
+def _averaged(found: Increments, n: int, noisy: bool, likely: Mapping[int, float]) -> _Average:
     growth = np.diff(np.log(found.nbeta))
     guess, stretch = max(float((found.change / growth)[-1]), 0.05), 1.0
     starts = range(max(len(growth) - _FEWEST, 0) + 1)
@@ -304,7 +310,7 @@ def _averaged(found: Increments, n: int, noisy: bool, dim: int | None) -> _Avera
         if noisy:
             wide = wide + guess**2 * np.outer(*(2 * [np.diff(found.nbeta / n)]))
         plain = stretch * found.covariance + np.diag((_ROUGH * guess * growth) ** 2)
-        cuts = [_cut(found.nbeta[k:], shaken[:, k:], wide[k:, k:], plain[k:, k:], guess, dim, k) for k in starts]
+        cuts = [_cut(found.nbeta[k:], shaken[:, k:], wide[k:, k:], plain[k:, k:], guess, likely, k) for k in starts]
         misfit = stretch * min(cut.misfit for cut in cuts)
         # Increments that no law fits are worse known than they say (Birge ratio).
         stretch = max(1.0, misfit)
@@ -332,8 +338,10 @@ def _averaged(found: Increments, n: int, noisy: bool, dim: int | None) -> _Avera
     )
 
 
-def _cut(t: Array, change: Array, wide: Array, plain: Array, guess: float, dim: int | None, left_out: int) -> _Cut:
-    laws = _laws(t, guess, dim)
+def _cut(
+    t: Array, change: Array, wide: Array, plain: Array, guess: float, likely: Mapping[int, float], left_out: int
+) -> _Cut:
+    laws = _laws(t, guess, likely)
     factor = np.linalg.cholesky(wide)
     x = np.linalg.solve(factor, np.diff(np.log(t)))
     y = np.linalg.solve(factor, change.T).T[:, None] - np.linalg.solve(factor, laws.added.T).T
@@ -347,11 +355,9 @@ def _cut(t: Array, change: Array, wide: Array, plain: Array, guess: float, dim: 
     return _Cut(float(t[0]), laws, values, scores, float(chi2[0].min()) / (len(x) - 1), unsure)
 
 
-def _laws(t: Array, guess: float, dim: int | None) -> _Laws:
+def _laws(t: Array, guess: float, likely: Mapping[int, float]) -> _Laws:
     names, added, prior = [], [], []
-    for m, likely in _MULTIPLICITY.items():
-        if dim is not None and m > max(dim, 1):
-            continue
+    for m, before in likely.items():
         shifts = np.zeros(1) if m == 1 else _SHIFTS
         chance = np.exp(-0.5 * (shifts / _SHIFT) ** 2)
         for shift, part in zip(shifts, chance / chance.sum(), strict=True):
@@ -361,7 +367,7 @@ def _laws(t: Array, guess: float, dim: int | None) -> _Laws:
                 for q in shares:
                     names.append((m, p))
                     added.append(-np.diff(logarithm + np.log1p(-q * (t / t[0]) ** -p)))
-                    prior.append(likely * part * weight / len(shares))
+                    prior.append(before * part * weight / len(shares))
     return _Laws(names, np.array(added), np.log(prior))
 
 
