@@ -155,7 +155,8 @@ def main() -> None:
                 flush=True,
             )
     content = {
-        "command": f"python validation/global_coefficient.py --seeds {' '.join(map(str, options.seeds))}",
+        "command": f"python validation/global_coefficient.py --seeds {' '.join(map(str, options.seeds))} "
+        f"--draws {options.draws}",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "provenance": provenance(),
         "summary": {

@@ -57,11 +57,17 @@ def run(executor, layout, store=None):
 
 
 def forked(executor, layout, store):
+    "Start the run in a fork, and return once a signal would find it there."
+    ready, there = os.pipe()
     pid = os.fork()
     if pid:
+        os.close(there)
+        os.read(ready, 1)
+        os.close(ready)
         return pid
     code = 1
     try:
+        os.write(there, b".")
         run(executor, layout, store)
         code = 0
     except KeyboardInterrupt:
