@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from crunode.core.result import Draws, Estimate, Finding
 from crunode.errors import InputError
 from crunode.estimators.chains import chain_findings
-from crunode.estimators.covariance import exchanged
+from crunode.estimators.covariance import exchanged, finite_losses
 from crunode.estimators.energy_curve import increments
 from crunode.sampling.diagnostics import mcse_mean, split_rhat
 from crunode.sampling.pareto import smoothed_log_weights
@@ -76,9 +76,7 @@ def free_energy(draws: Draws, *, nbeta: float | None = None) -> Estimate:
     if nbeta is not None:
         draws.at(nbeta)  # raises, saying which levels there are
         levels = [t for t in levels if t <= nbeta]
-    losses = [draws.at(t)["excess"].astype(np.float64) for t in levels]
-    if not all(np.isfinite(x).all() and x.size for x in losses):
-        raise InputError("expected finite losses at all levels, got some that are not; look at the draws")
+    losses = finite_losses(draws.only(levels))
     start, start_se, exponent = _first(levels[0], losses[0])
     found = increments(levels, losses, joint=exchanged(draws))
     values = start + np.cumsum(found.change)

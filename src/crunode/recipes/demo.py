@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -20,6 +19,7 @@ from torch import Tensor, nn
 from crunode.core.execute import Executor
 from crunode.core.landscape import Landscape
 from crunode.core.result import Estimate
+from crunode.core.threads import one_thread
 from crunode.errors import DiagnosticWarning, InputError
 from crunode.estimators.coefficient import llc
 from crunode.recipes.datasets import load_images
@@ -76,7 +76,7 @@ def run_demo(store: str | os.PathLike[str], executor: Executor | None = None) ->
     images = load_images("fashion-mnist")
     train, test = images.tensors("train", _POOL), images.tensors("test", _POOL)
     start = time.perf_counter()
-    with _one_thread():
+    with one_thread():
         net = _network(home / "network.safetensors", train)
     accuracy = {"train": _accuracy(net, train), "test": _accuracy(net, test)}
     print(
@@ -153,7 +153,7 @@ def _accuracy(net: nn.Module, data: tuple[Tensor, Tensor]) -> float:
 def _measure(case: Case, home: Path, executor: Executor | None) -> tuple[dict[str, Any], Estimate]:
     start = time.perf_counter()
     land = case.build()
-    with warnings.catch_warnings(), _one_thread():
+    with warnings.catch_warnings(), one_thread():
         warnings.simplefilter("ignore", DiagnosticWarning)  # the table gives the verdict
         estimate = llc(land, seed=0, store=home / case.folder, executor=executor, on_failure="return")
     agrees = None if case.exact is None else bool(abs(estimate.value - float(case.exact)) <= 2 * estimate.error)
@@ -173,17 +173,6 @@ def _measure(case: Case, home: Path, executor: Executor | None) -> tuple[dict[st
         "seconds": round(time.perf_counter() - start, 1),
     }
     return row, estimate
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """Tensors this small gain nothing from threads, and lose much where other programs run beside."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)
 
 
 def _line(row: dict[str, Any]) -> str:

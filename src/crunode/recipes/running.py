@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from crunode.core.atomic import acquire
 from crunode.core.documents import diff, dumps, loads, plain, read_document, write_document
 from crunode.core.execute import Executor, Serial
 from crunode.core.progress import Progress
 from crunode.core.result import provenance
+from crunode.core.threads import one_thread
 from crunode.errors import DiagnosticWarning, EstimationError, InputError, MissingExtra, StoreError, StoreMismatch
 from crunode.recipes.base import Cell, Recipe, Result, Row, Run
 
@@ -53,7 +52,7 @@ def run_job(job: Job) -> Result:
         return _read(job.cell, job.file)
     start = time.perf_counter()
     try:
-        with _one_thread(), warnings.catch_warnings():
+        with one_thread(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DiagnosticWarning)  # rows and notes say what is to be said
             found = job.compute(job.cell)
         if not isinstance(found, Mapping):
@@ -199,14 +198,3 @@ def _opened(home: Path, recipe: Recipe, size: str, seed: int, cells: Sequence[Ce
 def _read(cell: Cell, file: Path) -> Result:
     content = read_document(file, _CELL, _FORMAT)
     return Result(cell, content["value"], float(content["seconds"]))
-
-
-@contextlib.contextmanager
-def _one_thread() -> Iterator[None]:
-    """On one thread the numbers are the same in each process, whatever its number of threads."""
-    threads = torch.get_num_threads()
-    torch.set_num_threads(1)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(threads)

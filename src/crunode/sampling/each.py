@@ -15,10 +15,10 @@ from crunode.core.execute import Executor, Serial
 from crunode.core.landscape import Landscape
 from crunode.core.result import Draws, Finding, provenance
 from crunode.errors import EstimationError, InputError
-from crunode.sampling.exchange import Exchange, exchange_findings
 from crunode.sampling.group import Group, Observable, Outcome, run_group
 from crunode.sampling.layout import free_memory, step_memory
 from crunode.sampling.posterior import Posterior, Rung
+from crunode.sampling.run import check_settings, kernel_findings
 from crunode.sampling.stepping import steps_of
 from crunode.sampling.tuning import kernel_spec, tune
 
@@ -79,6 +79,7 @@ def sample_each(
         [(2, 50), (2, 50), (2, 50)]
     """
     first = _checked(posteriors)
+    check_settings(first, kernel, {"chains": chains, "draws": draws, "warmup": warmup}, seed, keep)
     plan = tune(first, kernel, chains=chains, draws=draws, warmup=warmup, seed=seed)
     kernel = plan.kernel
     if not kernel.metropolis:
@@ -154,7 +155,7 @@ def _draws(
     draws = Draws(arrays, warmup, nbeta, spec, findings, provenance())
     if failed:
         raise EstimationError(f"{findings[-1]}", partial=draws)
-    return replace(draws, findings=findings + exchange_findings(draws)) if isinstance(kernel, Exchange) else draws
+    return replace(draws, findings=findings + kernel_findings(kernel, draws))
 
 
 def _size(land: Landscape) -> dict[str, int]:

@@ -22,7 +22,7 @@ from crunode.sampling.layout import check_memory, choose_layout, free_memory, sp
 from crunode.sampling.posterior import Posterior
 from crunode.sampling.tuning import Plan, kernel_spec, tune
 
-__all__ = ["sample"]
+__all__ = ["check_settings", "kernel_findings", "sample"]
 
 _KEEP = ("positions", "pointwise")
 
@@ -79,18 +79,8 @@ def sample(
         >>> draws.arrays["excess"].shape
         (2, 20)
     """
-    _check_counts(chains=chains, draws=draws, warmup=warmup, budget=budget)
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise InputError(f"expected seed as a whole number from 0 up, got {seed!r}")
-    if layout not in (None, "batched", "sequential"):
-        raise InputError(f"expected layout as 'batched' or 'sequential', got {layout!r}")
-    unknown = [name for name in keep if name not in _KEEP]
-    if unknown:
-        raise InputError(f"expected keep among {_KEEP}, got {unknown}")
-    if "pointwise" in keep and not posterior.landscape.pointwise:
-        posterior.landscape.losses()  # raises, saying what a loss must return
-    if isinstance(kernel, Exchange):
-        _check_exchange(posterior, layout)
+    counts = {"chains": chains, "draws": draws, "warmup": warmup, "budget": budget}
+    check_settings(posterior, kernel, counts, seed, keep, layout)
     executor = executor or Serial()
     asked = {
         "landscape": posterior.landscape.fingerprint(),
@@ -166,11 +156,50 @@ def _steps(kernel: Any, levels: int) -> tuple[float, ...]:
     return kernel.step
 
 
-def _check_counts(**counts: Any) -> None:
+def check_settings(
+    posterior: Posterior,
+    kernel: Any,
+    counts: Mapping[str, Any],
+    seed: int,
+    keep: Sequence[str],
+    layout: str | None = None,
+) -> None:
+    """Refuse what no run can be made of.
+
+    Args:
+        posterior: The target.
+        kernel: The kernel; None to have one chosen.
+        counts: Chains, draws, warmup and budget by name; None for those to be chosen.
+        seed: The run's seed.
+        keep: Names of arrays to keep.
+        layout: The layout; None to have it chosen.
+
+    Raises:
+        InputError: A setting is not valid.
+
+    Example:
+        >>> import torch
+        >>> from crunode.core.landscape import Landscape
+        >>> land = Landscape.of_function(lambda w: w.square().sum(), torch.zeros(2))
+        >>> check_settings(Posterior(land), None, {"draws": 0}, 0, ())
+        Traceback (most recent call last):
+        crunode.errors.InputError: expected draws as a whole number from 1 up, got 0
+    """
     for name, value in counts.items():
         least = 0 if name == "warmup" else 1
         if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < least):
             raise InputError(f"expected {name} as a whole number from {least} up, got {value!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise InputError(f"expected seed as a whole number from 0 up, got {seed!r}")
+    if layout not in (None, "batched", "sequential"):
+        raise InputError(f"expected layout as 'batched' or 'sequential', got {layout!r}")
+    unknown = [name for name in keep if name not in _KEEP]
+    if unknown:
+        raise InputError(f"expected keep among {_KEEP}, got {unknown}")
+    if "pointwise" in keep and not posterior.landscape.pointwise:
+        posterior.landscape.losses()  # raises, saying what a loss must return
+    if isinstance(kernel, Exchange):
+        _check_exchange(posterior, layout)
 
 
 def _stored_plan(store: Any, asked: Mapping[str, Any], kernel: Any) -> Plan | None:
@@ -257,7 +286,7 @@ def _collect(
     arrays = arrays or {"excess": np.full((len(nbeta), 0), np.nan)}
     draws = Draws(arrays, warmup, nbeta, spec, findings, provenance())
     if not failed:
-        findings += _kernel_findings(plan.kernel, draws)
+        findings += kernel_findings(plan.kernel, draws)
         draws = replace(draws, findings=findings)
     if handle is not None:
         handle.finish("failed" if failed else "complete", findings=findings)
@@ -266,10 +295,16 @@ def _collect(
     return draws
 
 
-def _kernel_findings(kernel: Any, draws: Draws) -> tuple[Finding, ...]:
-    """What a kernel has to say about draws it made; any kernel may have a method `findings(arrays)`."""
+def kernel_findings(kernel: Any, draws: Draws) -> tuple[Finding, ...]:
+    """What a kernel has to say about draws it made; any kernel may have a method `findings(arrays)`.
+
+    Example:
+        >>> from crunode.sampling.metropolis import HMC
+        >>> kernel_findings(HMC(), Draws({"excess": np.zeros((2, 5))}, {}, np.ones(2), {}))
+        ()
+    """
     if isinstance(kernel, Exchange):
-        return (*exchange_findings(draws), *_kernel_findings(kernel.inner, draws))
+        return (*exchange_findings(draws), *kernel_findings(kernel.inner, draws))
     look = getattr(kernel, "findings", None)
     return () if look is None else tuple(look(draws.arrays))
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from crunode import HMC, Exchange, Gaussian, InputError, Landscape, Posterior, Processes, sample, sample_each
+from crunode import HMC, NUTS, Exchange, Gaussian, InputError, Landscape, Posterior, Processes, sample, sample_each
 from crunode.core.rng import derived_seed
 from crunode.sampling.diagnostics import mcse_mean
 
@@ -102,3 +102,14 @@ def test_what_does_not_go_together_is_refused() -> None:
             sample_each([post, other], HMC(step=0.1))
     with pytest.raises(InputError, match="sequence of posteriors"):
         sample_each([], HMC(step=0.1))
+
+
+def test_settings_are_checked_and_kernels_have_their_say() -> None:
+    posts = posteriors(2)
+    for words, options in {"keep among": {"keep": ("position",)}, "draws": {"draws": 0}, "seed": {"seed": -1}}.items():
+        with pytest.raises(InputError, match=words):
+            sample_each(posts, HMC(step=0.1), **options)
+    with pytest.raises(InputError, match="two or more levels"):
+        sample_each(posts, Exchange(HMC(step=0.1)))
+    shallow = sample_each(posts, NUTS(step=1e-4, depth=1, accept=None), chains=2, draws=10, warmup=0)
+    assert all("MC209" in [f.code for f in draws.findings] for draws in shallow)

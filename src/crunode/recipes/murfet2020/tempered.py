@@ -96,7 +96,7 @@ def table_slopes(settings: dict[str, Any]) -> dict[str, Any]:
     estimate = rlct([draws.only(five) for draws in drawn])
     alive = [live_units(land, draws.at(five[2])["positions"]) for land, draws in zip(lands, drawn, strict=True)]
     counts = np.bincount(np.concatenate([a.reshape(-1) for a in alive]), minlength=6)
-    slopes = estimate.diagnostics["slopes"]
+    slopes, reports = estimate.diagnostics["slopes"], [exchange_report(draws) for draws in drawn]
     return {
         "value": estimate.value,
         "se": estimate.se,
@@ -108,8 +108,8 @@ def table_slopes(settings: dict[str, Any]) -> dict[str, Any]:
         "live_units": (counts / counts.sum()).tolist(),
         "dead": float(counts[0] / counts.sum()),
         "dead_se": math.hypot(*(mcse_mean((a == 0).astype(float)) for a in alive)) / len(alive),
-        "swap_rate": min(min(exchange_report(draws)["swap_rate"]) for draws in drawn),
-        "round_trips": sum(exchange_report(draws)["round_trips"] for draws in drawn),
+        "swap_rate": min(min(report["swap_rate"]) for report in reports),
+        "round_trips": sum(report["round_trips"] for report in reports),
     }
 
 
