@@ -2,12 +2,16 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 import torch
 
 from crunode.core.landscape import Landscape
 from crunode.sampling.engine import Engine
+from crunode.sampling.evaluate import _close
 from crunode.sampling.posterior import Gaussian, Posterior
+from crunode.sampling.replay.capture import Captured
 
 
 @pytest.mark.parametrize("layout", ["batched", "sequential"])
@@ -37,3 +41,25 @@ def test_all_data_in_several_parts(monkeypatch: pytest.MonkeyPatch, rows: int, o
             (exact,) = torch.autograd.grad(loss, point)
             torch.testing.assert_close(gradient[k], float(nbeta[k]) * exact)
             assert float(excess[k]) == pytest.approx(float(loss.detach()))
+
+
+def test_replayed_gradients_are_compared_chain_by_chain() -> None:
+    right = torch.tensor([[1e-4, 2e-4], [100.0, 50.0]])
+    wrong = right.clone()
+    wrong[0] *= 1.5  # far below the rounding of the cold chain's gradient
+    assert _close(right.clone(), right)
+    assert not _close(wrong, right)
+    assert _close(torch.tensor([[math.nan, 1.0]]), torch.tensor([[math.nan, 1.0]]))
+    assert not _close(torch.tensor([[math.nan, 1.0]]), torch.tensor([[0.5, 1.0]]))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_a_captured_function_keeps_the_memory_of_its_constants() -> None:
+    def made() -> Captured:
+        factor = torch.full((1000,), 3.0, device="cuda")
+        return Captured(lambda x: (x * factor,), [torch.ones(1000, device="cuda")])
+
+    captured = made()
+    others = [torch.zeros(1000, device="cuda") for _ in range(64)]  # would take the constant's place
+    (tripled,) = captured(torch.ones(1000, device="cuda"))
+    assert torch.equal(tripled, torch.full_like(others[0], 3.0))

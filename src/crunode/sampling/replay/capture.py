@@ -25,6 +25,8 @@ class Captured:
         self, fn: Callable[..., tuple[Tensor, ...]], inputs: Sequence[Tensor], *, overwrite: bool = False
     ) -> None:
         self.inputs, self.overwrite = [tensor.clone() for tensor in inputs], overwrite
+        # The graph reads the function's constants where they lie; without it that memory would go to others.
+        self.fn = fn
         self.graph = torch.cuda.CUDAGraph()
         current, side = torch.cuda.current_stream(), torch.cuda.Stream()
         side.wait_stream(current)
