@@ -1,0 +1,11 @@
+"""Every finding code of the library: what it means and what to do, by subject."""
+
+from __future__ import annotations
+
+from crunode.findings import criteria, curvature, data, sampling, training
+from crunode.findings.kind import FindingKind
+
+__all__ = ["FINDINGS", "FindingKind"]
+
+_SUBJECTS = (sampling, data, criteria, curvature, training)
+FINDINGS: dict[str, FindingKind] = {one.code: one for subject in _SUBJECTS for one in subject.KINDS}
