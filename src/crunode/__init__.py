@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from crunode import exact
+    from crunode import curvature, exact
     from crunode.core.execute import Executor, Processes, Serial
     from crunode.core.landscape import Landscape
     from crunode.core.result import Draws, Estimate, Finding
@@ -104,6 +104,7 @@ __all__ = [
     "bounds",
     "coefficient_from_energy",
     "compare",
+    "curvature",
     "dic",
     "equations_of_state",
     "exact",
@@ -187,8 +188,8 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name == "exact":
-        return importlib.import_module("crunode.exact")
+    if name in ("curvature", "exact"):
+        return importlib.import_module(f"crunode.{name}")
     if name in _HOME_OF:
         return getattr(importlib.import_module(_HOME_OF[name]), name)
     raise AttributeError(f"module 'crunode' has no attribute {name!r}")

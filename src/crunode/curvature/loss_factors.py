@@ -1,0 +1,94 @@
+"""Second derivatives of losses in the outputs of a model, as sums of squares."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from crunode.core.data import map_tree
+from crunode.core.landscape import Landscape
+from crunode.curvature.jacobian import Evaluation, NoOutputs, output_roots
+
+__all__ = ["loss_factors", "loss_slope", "softmax_factors"]
+
+_AGREE = {torch.float64: 1e-9, torch.float32: 1e-4}
+
+
+def loss_slope(land: Landscape, outputs: Tensor, target: Any) -> tuple[Tensor, Tensor]:
+    """Outputs as a leaf, and the derivative of each example's loss in them, itself differentiable."""
+    with torch.enable_grad():
+        free = outputs.detach().clone().requires_grad_()
+        total = land._module._loss.fn(free, target).sum()
+        (slope,) = torch.autograd.grad(total, free, create_graph=True)
+    return free, slope
+
+
+def loss_factors(land: Landscape, outputs: Tensor, batch: Any) -> Tensor:
+    """Rows r_1, r_2, ... for each example, with Σ r_k r_kᵀ the second derivative of its loss in its outputs.
+
+    A known form is taken where a product with a vector by autograd agrees with it; other losses are factored one
+    example at a time.
+
+    Args:
+        land: The landscape.
+        outputs: The model's outputs on the batch.
+        batch: The batch, its target last.
+
+    Returns:
+        Shape (examples, rows, outputs); a scalar where the second derivative is its square times the identity.
+
+    Raises:
+        NoOutputs: The loss is not convex in the outputs or has no second derivative there, or outputs are too many.
+
+    Example:
+        >>> model = torch.nn.Linear(2, 3)
+        >>> land = Landscape(model, (torch.ones(4, 2), torch.zeros(4, 3)), "gaussian")
+        >>> loss_factors(land, torch.zeros(4, 3), next(land.passes()))
+        tensor(1.)
+    """
+    free, slope = loss_slope(land, outputs, map_tree(lambda t: _as_wide(t, outputs), batch[-1]))
+    probe = torch.arange(free.numel(), dtype=free.dtype, device=free.device).cos_().add_(2).reshape(free.shape)
+    if not slope.requires_grad:
+        return torch.zeros((), dtype=free.dtype, device=free.device)
+    product = torch.autograd.grad(slope, free, probe)[0]
+    if not torch.isfinite(product).all():
+        raise NoOutputs("the second derivative of the loss in the outputs is not finite")
+    allowed = _AGREE.get(free.dtype, 1e-2)
+    ratio = product / probe
+    if float(ratio.max() - ratio.min()) <= allowed * float(ratio.mean()):
+        return ratio.mean().sqrt()
+    if outputs.ndim == 2:
+        factors = softmax_factors(outputs.detach())
+        theirs = (factors.transpose(1, 2) @ (factors @ probe[..., None]))[..., 0]
+        if float((product - theirs).abs().max()) <= allowed * float(theirs.abs().max()):
+            return factors
+    return output_roots(Evaluation(land), batch).to(outputs.dtype)
+
+
+def softmax_factors(logits: Tensor) -> Tensor:
+    """The C − 1 rows r_k with Σ r_k r_kᵀ = diag(p) − p pᵀ for p = softmax(logits).
+
+    r_k = √(p_k q_k / (p_k + q_k)) (e_k − Σ_{j>k} (p_j / q_k) e_j) with q_k = Σ_{j>k} p_j: class k against those after
+    it. That is the Cholesky factor in closed form; its entries keep their relative precision where p is near 0 or 1.
+
+    Example:
+        >>> r = softmax_factors(torch.zeros(1, 3, dtype=torch.float64))[0]
+        >>> (9 * r.T @ r).round(decimals=6)
+        tensor([[ 2., -1., -1.],
+                [-1.,  2., -1.],
+                [-1., -1.,  2.]], dtype=torch.float64)
+    """
+    p = torch.softmax(logits, 1)
+    tails = p.flip(1).cumsum(1).flip(1)  # p_k + q_k
+    here, later = p[:, :-1], tails[:, 1:]
+    size = (here * (later / tails[:, :-1].clamp(min=torch.finfo(p.dtype).tiny))).sqrt()
+    shares = p[:, None, :] / later[:, :, None].clamp(min=torch.finfo(p.dtype).tiny)
+    unit = torch.eye(logits.shape[1], dtype=p.dtype, device=p.device)[:-1]
+    return size[:, :, None] * (unit - shares.triu(1))
+
+
+def _as_wide(target: Tensor, outputs: Tensor) -> Tensor:
+    """Targets of half precision as wide as the outputs, as losses take them."""
+    return target.to(outputs.dtype) if target.dtype in (torch.float16, torch.bfloat16) else target
