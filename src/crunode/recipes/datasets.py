@@ -1,10 +1,9 @@
-"""Image data sets from files on this machine; nothing is ever fetched."""
+"""Image data sets from files on this machine; fetched from the network only when that is asked for."""
 
 from __future__ import annotations
 
 import os
 import sys
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from importlib import resources
@@ -14,29 +13,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from crunode.core.atomic import digest
 from crunode.errors import InputError
+from crunode.recipes.fetching import fetch_images
+from crunode.recipes.image_files import ARRAYS, as_idx, missing_files, read_image_file
+from crunode.recipes.published import NAMES, PUBLISHED
 
-__all__ = ["NAMES", "Images", "data_summary", "find_images", "load_images", "search_folders"]
-
-NAMES = ("fashion-mnist", "mnist")
-"""Data sets that `load_images` knows."""
+__all__ = ["NAMES", "Images", "data_summary", "find_images", "load_images", "read_images", "search_folders"]
 
 _SHARED = Path("/usr/share/datasets")
-_ARRAYS = ("x_train", "y_train", "x_test", "y_test")
-_CLASSES = 10
-_SMALL = {"train": 500, "test": 100}
+_SMALL = {"train": 5000, "test": 1000}
 
 
 @dataclass(frozen=True)
 class Images:
-    """Grayscale images with labels, as bytes.
+    """Images with labels, as bytes.
 
     Attributes:
-        x_train: Training images, uint8, shape (examples, 28, 28).
-        y_train: Their classes, uint8, 0 to 9.
+        x_train: Training images, uint8, shape (examples, height, width) or (examples, 3, height, width).
+        y_train: Their classes, uint8, from 0.
         x_test: Test images.
         y_test: Their classes.
-        source: The file they came from.
+        source: The file or folder they came from.
     """
 
     x_train: np.ndarray
@@ -45,8 +43,13 @@ class Images:
     y_test: np.ndarray
     source: str
 
+    @property
+    def classes(self) -> int:
+        """Number of classes: one more than the largest."""
+        return int(max(self.y_train.max(), self.y_test.max())) + 1
+
     def tensors(self, split: str = "train", pool: int = 1) -> tuple[Tensor, Tensor]:
-        """Images as rows of numbers from 0 to 1, and classes, ready for a model.
+        """Images as rows of numbers from 0 to 1, color by color, and classes, ready for a model.
 
         Args:
             split: "train" or "test".
@@ -60,9 +63,9 @@ class Images:
         if split not in ("train", "test"):
             raise InputError(f"expected split as 'train' or 'test', got {split!r}")
         x, y = getattr(self, f"x_{split}"), getattr(self, f"y_{split}")
-        if pool < 1 or x.shape[1] % pool:
-            raise InputError(f"expected pool to divide the {x.shape[1]} pixels of a side, got {pool}")
-        images = torch.from_numpy(np.ascontiguousarray(x)).float().unsqueeze(1) / 255
+        if pool < 1 or x.shape[-1] % pool:
+            raise InputError(f"expected pool to divide the {x.shape[-1]} pixels of a side, got {pool}")
+        images = torch.from_numpy(np.ascontiguousarray(x)).float().div_(255)
         pooled = torch.nn.functional.avg_pool2d(images, pool) if pool > 1 else images
         return pooled.flatten(1), torch.from_numpy(y.astype(np.int64))
 
@@ -79,7 +82,7 @@ def search_folders() -> list[Path]:
 
 
 def find_images(name: str, size: str = "small") -> Path | None:
-    """The file that `load_images` would read, or None.
+    """The file or folder that `load_images` would read, or None.
 
     Example:
         >>> find_images("fashion-mnist") is not None
@@ -89,28 +92,33 @@ def find_images(name: str, size: str = "small") -> Path | None:
 
 
 def data_summary() -> dict[str, str | None]:
-    """For each data set and size the file it is read from, or None.
+    """For each data set and size the file or folder it is read from, or None.
 
     Example:
-        >>> list(data_summary())
+        >>> list(data_summary())[:4]
         ['fashion-mnist small', 'fashion-mnist full', 'mnist small', 'mnist full']
     """
     found = {f"{name} {size}": find_images(name, size) for name in NAMES for size in ("small", "full")}
     return {key: None if path is None else str(path) for key, path in found.items()}
 
 
-def load_images(name: str, size: str = "small", download: bool = False) -> Images:
-    """Read a data set from a file on this machine.
+def load_images(name: str, size: str = "small", download: bool = False, check: bool = True) -> Images:
+    """Read a data set by its name, and hold it against its published checksum.
 
-    Files are called fashion_mnist.npz, mnist.npz, fashion_mnist_small.npz, mnist_small.npz and hold the arrays
-    x_train, y_train, x_test, y_test (uint8). They are looked for in the folder named by $CRUNODE_DATA, in the user's
-    cache and in /usr/share/datasets. A small subset of Fashion-MNIST comes with the package.
+    Files are looked for in the folder named by $CRUNODE_DATA, in the user's cache and in /usr/share/datasets: as
+    fashion_mnist.npz, mnist.npz, cifar10.npz or cifar100.npz with the arrays x_train, y_train, x_test, y_test, with
+    `_small` before the dot for a small set, or as the files that were published, in a folder below: idx files, gzip or
+    plain, in fashion-mnist, mnist (or MNIST/raw, FashionMNIST/raw); binary files in cifar-10-batches-bin and
+    cifar-100-binary. A small subset of Fashion-MNIST comes with the package.
 
     Args:
-        name: "fashion-mnist" or "mnist".
-        size: "small" for 5000 training and 1000 test images, balanced; "full" for all 60 000 and 10 000. A small set
-            is cut from the full file where only that is found.
-        download: Not supported; True raises and says where to put the file.
+        name: "fashion-mnist", "mnist", "cifar10" or "cifar100".
+        size: "small" for 5000 training and 1000 test images, balanced; "full" for all of them. A small set is cut from
+            the full one where only that is found: the first of each class, in the order of the file.
+        download: Fetch the published files into the user's cache where none are found. The network is not touched
+            otherwise.
+        check: Whether content other than the published one is refused. For CIFAR no checksums of the content are
+            known: what is checked then is the archive, when it is fetched, and the number of images.
 
     Raises:
         InputError: There is no such file, or it is not what its name says.
@@ -121,20 +129,49 @@ def load_images(name: str, size: str = "small", download: bool = False) -> Image
         ((5000, 28, 28), (1000, 28, 28))
 
     References:
-        Xiao, Rasul & Vollgraf 2017 (Fashion-MNIST); LeCun, Bottou, Bengio & Haffner 1998 (MNIST).
+        Xiao, Rasul & Vollgraf 2017 (Fashion-MNIST); LeCun, Bottou, Bengio & Haffner 1998 (MNIST); Krizhevsky 2009
+        (CIFAR).
     """
     path = find_images(name, size)
+    if path is None and download:
+        path = fetch_images(name, _cache_folder())
     if path is None:
-        stem = name.replace("-", "_")
-        wanted = f"{stem}.npz" if size == "full" else f"{stem}_small.npz or {stem}.npz"
-        looked = ", ".join(str(folder) for folder in search_folders())
-        note = "download=True is not supported, as no checksummed source is known; " if download else ""
+        raise InputError(_absent(name, size))
+    images = read_images(path)
+    known = PUBLISHED[name]
+    if images.x_train.shape[1:] != known.shape or images.classes > known.classes:
         raise InputError(
-            f"expected the data file {wanted} in one of {looked}, found none; {note}place it there by hand, or name "
-            "its folder in the environment variable CRUNODE_DATA"
+            f"expected images of shape {known.shape} with classes 0 to {known.classes - 1} in {path}, got shape "
+            f"{images.x_train.shape[1:]} and classes up to {images.classes - 1}; replace the file"
         )
-    images = _read(path)
-    return _subset(images) if size == "small" and not path.stem.endswith("_small") else images
+    cut = path.stem.endswith("_small")
+    if check:
+        _check(images, name, "small" if cut else "full")
+    return _subset(images, known.classes) if size == "small" and not cut else images
+
+
+def read_images(path: str | os.PathLike[str]) -> Images:
+    """Read images of any kind and number from a file of yours.
+
+    Args:
+        path: An .npz file with the arrays x_train, y_train, x_test, y_test, or a folder with the four idx files of
+            MNIST and its kin, gzip or plain, or with the binary files of CIFAR. Images are square, gray or in three
+            colors, of bytes.
+
+    Raises:
+        InputError: Files are missing, truncated, corrupt or something else.
+
+    Example:
+        >>> import tempfile
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     x, y = np.zeros((4, 32, 32, 3), np.uint8), np.arange(4)
+        ...     np.savez(f"{folder}/mine.npz", x_train=x, y_train=y, x_test=x, y_test=y)
+        ...     images = read_images(f"{folder}/mine.npz")
+        >>> images.x_train.shape, images.classes
+        ((4, 3, 32, 32), 4)
+    """
+    home = Path(path)
+    return Images(**read_image_file(home), source=str(home))
 
 
 def _cache_folder() -> Path:
@@ -154,37 +191,48 @@ def _candidates(name: str, size: str) -> Iterator[Path]:
     files = [f"{stem}.npz"] if size == "full" else [f"{stem}_small.npz", f"{stem}.npz"]
     for folder in search_folders():
         yield from (folder / file for file in files if (folder / file).is_file())
+        yield from (folder / below for below in PUBLISHED[name].folders if missing_files(folder / below) == [])
     if size == "small":
         packaged = Path(str(resources.files("crunode") / "data_files" / f"{stem}_small.npz"))
         if packaged.is_file():
             yield packaged
 
 
-def _read(path: Path) -> Images:
-    try:
-        with path.open("rb") as file, np.load(file, allow_pickle=False) as archive:
-            arrays = {key: archive[key] for key in _ARRAYS}
-    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, AttributeError, TypeError) as error:
+def _absent(name: str, size: str) -> str:
+    stem, known = name.replace("-", "_"), PUBLISHED[name]
+    wanted = f"{stem}.npz" if size == "full" else f"{stem}_small.npz or {stem}.npz"
+    folders = [f"{folder}{'' if folder.is_dir() else ' (not there)'}" for folder in search_folders()]
+    partial = [folder / below for folder in search_folders() for below in known.folders]
+    lacking = "".join(f" ({home} lacks {', '.join(files)})" for home in partial if (files := missing_files(home)))
+    return (
+        f"expected the data file {wanted}, or a folder {known.folders[0]} with the published files, in one of "
+        f"{', '.join(folders)}, found none{lacking}; place it there by hand, name its folder in the environment "
+        f"variable CRUNODE_DATA, or fetch {known.megabytes} MB with load_images({name!r}, {size!r}, download=True)"
+    )
+
+
+def _check(images: Images, name: str, size: str) -> None:
+    known = PUBLISHED[name]
+    counts = _SMALL if size == "small" else {"train": known.train, "test": known.test}
+    found = {"train": len(images.y_train), "test": len(images.y_test)}
+    wrong = [] if found == counts else [f"{found['train']} and {found['test']} images"]
+    expected = known.digests.get(size, {})
+    for array in ARRAYS if not wrong and expected else ():
+        seen = digest(as_idx(getattr(images, array)))
+        if seen != expected[array]:
+            wrong.append(f"{array} with sha256 {seen[:16]}… in place of {expected[array][:16]}…")
+    if wrong:
         raise InputError(
-            f"expected an .npz file with the arrays {', '.join(_ARRAYS)} at {path}, got {type(error).__name__}: "
-            f"{error}; replace the file"
-        ) from error
-    for split in ("train", "test"):
-        x, y = arrays[f"x_{split}"], arrays[f"y_{split}"]
-        kinds = x.dtype == np.uint8 and y.dtype == np.uint8
-        if not kinds or x.shape[1:] != (28, 28) or y.shape != x.shape[:1] or not len(y) or y.max() >= _CLASSES:
-            raise InputError(
-                f"expected uint8 images of 28 × 28 pixels with classes 0 to 9 in {path}, got {split} images "
-                f"{x.dtype} {x.shape} and classes {y.dtype} {y.shape}; replace the file"
-            )
-    return Images(**arrays, source=str(path))
+            f"expected the published content of {name} ({counts['train']} and {counts['test']} images) in "
+            f"{images.source}, got {', '.join(wrong)}; replace the file, or pass check=False if it is meant to differ"
+        )
 
 
-def _subset(images: Images) -> Images:
+def _subset(images: Images, classes: int) -> Images:
     """The first examples of each class, in the order of the file."""
     arrays = {}
     for split, count in _SMALL.items():
         y = getattr(images, f"y_{split}")
-        rows = np.sort(np.concatenate([np.flatnonzero(y == c)[:count] for c in range(_CLASSES)]))
+        rows = np.sort(np.concatenate([np.flatnonzero(y == c)[: count // classes] for c in range(classes)]))
         arrays[f"x_{split}"], arrays[f"y_{split}"] = getattr(images, f"x_{split}")[rows], y[rows]
     return Images(**arrays, source=images.source)
