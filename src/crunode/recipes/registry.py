@@ -12,10 +12,15 @@ from crunode.recipes.base import Recipe
 __all__ = ["BUILT_IN", "GROUP", "recipe", "recipes"]
 
 BUILT_IN = (
+    "lazy-training",
     "model-selection",
     "murfet2020-generalization",
     "murfet2020-rlct",
     "murfet2020-volume",
+    "saghir2024-escape",
+    "saghir2024-optimizers",
+    "saghir2024-overfitting",
+    "saghir2024-smoothing",
     "watanabe-criteria",
 )
 """Recipes of crunode: `RECIPE` in the module of the same name, with underscores."""
