@@ -35,7 +35,7 @@ setup: $(VENV)/.stamp-dev ## make .venv with crunode (editable) and the developm
 test: lint $(MIN)/.stamp ## lint, all tests with coverage, then unit tests and contracts in a minimal install
 	$(ONE_THREAD) CRUNODE_REQUIRE_ALL=1 $(BIN)/python -m pytest -n $(WORKERS) -m "$(MARK)" --cov
 	@echo "== minimal install: torch, numpy, safetensors, pytest =="
-	$(ONE_THREAD) CRUNODE_MINIMAL=1 $(MIN)/bin/python -m pytest $(wildcard tests/unit tests/contracts) \
+	$(ONE_THREAD) CRUNODE_MINIMAL=1 $(MIN)/bin/python -m pytest -n $(WORKERS) $(wildcard tests/unit tests/contracts) \
 	  -m "not needs_full and not slow and not heavy"
 
 lint: $(VENV)/.stamp-dev ## ruff (rules and format), mypy, import direction
@@ -75,6 +75,6 @@ $(VENV)/.stamp-docs: $(VENV)/.stamp-dev docs/requirements.txt
 
 $(MIN)/.stamp: $(VENV)/.stamp-venv pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(MIN)
-	@$(call install,$(MIN),$(PINNED) torch numpy safetensors pytest)
+	@$(call install,$(MIN),$(PINNED) torch numpy safetensors pytest pytest-xdist)
 	@$(call install,$(MIN),--no-deps -e .)
 	@touch $@
