@@ -156,7 +156,7 @@ def linearized_descent(land: Landscape, steps: int, rate: float | None = None) -
     """Gradient descent on the loss of the linearized network, with the rate at which it has to converge.
 
     With the residual r = f(θ0) + J(θ − θ0) − y each step is r ← (I − αK) r, so that ‖r‖ shrinks by ‖I − αK‖ =
-    max |1 − ασ| at least, over the eigenvalues σ of K = c² JJᵀ/n that are not zero, and the loss by its square. The
+    max abs(1 − ασ) at least, over the eigenvalues σ of K = c² JJᵀ/n that are not zero, and the loss by its square. The
     best rate is α = 2/(σ_max + σ_min), with the factor (κ − 1)/(κ + 1). What weights cannot change is left out.
 
     Args:

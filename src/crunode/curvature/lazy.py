@@ -185,13 +185,13 @@ def width_exponent(values: Mapping[int, Sequence[float]], name: str = "width exp
 def gradient_change_bound(inputs: Tensor, width: int, bend: float, distance: float) -> Tensor:
     """The most that the gradient of a wide two-layer network can change: p⁻¹ L² ‖x‖⁴ ‖θ1 − θ2‖², for each input x.
 
-    That bounds ‖∇H(x; θ1) − ∇H(x; θ2)‖² for H = p^(-1/2) Σ a_i φ(w_i·x) with |a_i| ≤ 1 and θ the weights w_i, where φ'
-    has the Lipschitz constant L.
+    That bounds ‖∇H(x; θ1) − ∇H(x; θ2)‖² for H = p^(-1/2) Σ a_i φ(w_i·x) with a_i between −1 and 1 and θ the weights
+    w_i, where φ' has the Lipschitz constant L.
 
     Args:
         inputs: One input in each row.
         width: p.
-        bend: L = max |φ''|.
+        bend: L = max abs φ''.
         distance: ‖θ1 − θ2‖.
 
     Raises:
