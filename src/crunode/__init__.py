@@ -59,6 +59,9 @@ if TYPE_CHECKING:
     from crunode.sampling.run import sample
     from crunode.sampling.stochastic import PSGLD, SGHMC, SGLD, SGNHT
     from crunode.sampling.tuning import tune
+    from crunode.training.schedules import every, log_spaced
+    from crunode.training.tracker import Tracker, track
+    from crunode.training.trajectory import Trajectory
 
 __version__ = "0.1.0"
 
@@ -94,6 +97,8 @@ __all__ = [
     "StoreError",
     "StoreMismatch",
     "Sweep",
+    "Tracker",
+    "Trajectory",
     "Transition",
     "Triple",
     "__version__",
@@ -107,6 +112,7 @@ __all__ = [
     "curvature",
     "dic",
     "equations_of_state",
+    "every",
     "exact",
     "exchange_report",
     "free_energy",
@@ -116,6 +122,7 @@ __all__ = [
     "ladder",
     "llc",
     "load_estimate",
+    "log_spaced",
     "loo",
     "normalization",
     "phases",
@@ -127,6 +134,7 @@ __all__ = [
     "singular_fluctuation",
     "singularity",
     "sweep",
+    "track",
     "tune",
     "volume_scaling",
     "waic",
@@ -183,6 +191,9 @@ _HOMES = {
     "crunode.sampling.run": ("sample",),
     "crunode.sampling.stochastic": ("PSGLD", "SGHMC", "SGLD", "SGNHT"),
     "crunode.sampling.tuning": ("tune",),
+    "crunode.training.schedules": ("every", "log_spaced"),
+    "crunode.training.tracker": ("Tracker", "track"),
+    "crunode.training.trajectory": ("Trajectory",),
 }
 _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 

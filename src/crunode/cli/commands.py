@@ -14,6 +14,7 @@ from crunode import __version__
 from crunode.cli.bench_command import bench
 from crunode.cli.printing import fail, print_json
 from crunode.cli.recipe_command import recipe
+from crunode.cli.track_command import track
 from crunode.errors import FINDINGS, CrunodeError, EstimationError, InputError
 
 __all__ = ["app", "run_words"]
@@ -147,6 +148,9 @@ def sweep(
     else:
         print(found.table())
     raise typer.Exit(0 if found.ok else 1)
+
+
+app.command()(track)
 
 
 @app.command()

@@ -12,7 +12,7 @@ from crunode.errors import InputError
 if TYPE_CHECKING:
     from crunode.estimators.sweep_result import Sweep
 
-__all__ = ["run_sweep"]
+__all__ = ["check_picture", "run_sweep"]
 
 _PICTURES = (".png", ".pdf", ".svg")
 _SETTINGS = ("chains", "draws", "warmup", "kernel")
@@ -52,7 +52,7 @@ def run_sweep(
         Traceback (most recent call last):
         crunode.errors.InputError: expected a picture as .png, .pdf or .svg, got sweep.xls
     """
-    _check_plot(plot)
+    check_picture(plot)
     from crunode import Processes, sweep
     from crunode.recipes.loading import landscape_from, options_from, weights_from
 
@@ -72,7 +72,12 @@ def run_sweep(
     return found
 
 
-def _check_plot(plot: Path | None) -> None:
+def check_picture(plot: Path | None) -> None:
+    """Refuse a picture that could not be written, before anything is computed.
+
+    Raises:
+        InputError: It is of another kind, or its folder is not there.
+    """
     if plot is None:
         return
     if plot.suffix not in _PICTURES:

@@ -21,6 +21,7 @@ from crunode.estimators.cooling import cooled_estimate
 from crunode.estimators.judgement import estimate_from, failed_estimate, valley_estimate
 from crunode.estimators.limits import Limit, valley_limit
 from crunode.estimators.polish import Polish, center_findings, check_length, polished
+from crunode.estimators.warm_start import held_settings
 from crunode.sampling.labels import Labels, choose_labels
 from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.run import sample
@@ -208,6 +209,9 @@ def llc(
     if store is not None:
         save_estimate(store, estimate)
     return _announce(estimate)
+
+
+llc.held_settings = held_settings  # type: ignore[attr-defined]  # read by trackers of training
 
 
 def _with_descent(estimate: Estimate, way: Polish, rows: int, name: str) -> Estimate:

@@ -13,8 +13,8 @@ KINDS = [
         "error",
         "A probe raised an error at this step of the training. The trajectory keeps the error's text in its place and "
         "goes on; the step counts for no change point.",
-        "Read diagnostics['error'] of the estimate. To measure the step again, delete its file in the store and repeat "
-        "the call.",
+        "Read diagnostics['error'] of the estimate. To measure the step again, delete its file in the store and those "
+        "of later steps, and repeat the call.",
     ),
     FindingKind(
         "TRACK902",

@@ -19,6 +19,7 @@ EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "zarr": (("zarr",), "draws as zarr archives"),
     "hf": (("transformers",), "language models of Hugging Face"),
     "ray": (("ray",), "chains on a Ray cluster"),
+    "track": (("lightning", "tensorboard", "wandb", "mlflow"), "trackers in Lightning, and loggers for them"),
     "symbolic": (("sympy",), "polynomials given as text"),
 }
 """Packages of each extra, and what it is for."""
