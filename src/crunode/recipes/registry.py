@@ -13,10 +13,7 @@ __all__ = ["BUILT_IN", "GROUP", "recipe", "recipes"]
 
 BUILT_IN = (
     "cullen2026-critical-data",
-    "cullen2026-sampler",
-    "cullen2026-scaling",
     "cullen2026-severity",
-    "cullen2026-toys",
     "cullen2026-trajectory",
     "cullen2026-transformer",
     "lazy-training",
