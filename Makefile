@@ -24,19 +24,22 @@ fi; \
 $(1)/bin/python -m pip install -q $(2)
 endef
 
-.PHONY: help setup test lint demo bench docs clean
+.PHONY: help setup test coverage lint demo bench docs clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  %-7s %s\n", $$1, $$2}' Makefile
+	@awk -F ':.*## ' '/^[a-z]+:.*## /{printf "  %-8s %s\n", $$1, $$2}' Makefile
 
 setup: $(VENV)/.stamp-dev ## make .venv with crunode (editable) and the development tools
 
-test: lint $(MIN)/.stamp ## lint, all tests with coverage, then unit tests and contracts in a minimal install
-	$(ONE_THREAD) CRUNODE_REQUIRE_ALL=1 $(BIN)/python -m pytest -n $(WORKERS) -m "$(MARK)" --cov
+test: lint $(MIN)/.stamp ## lint, all tests, then unit tests and contracts in a minimal install
+	$(ONE_THREAD) CRUNODE_REQUIRE_ALL=1 $(BIN)/python -m pytest -n $(WORKERS) -m "$(MARK)"
 	@echo "== minimal install: torch, numpy, safetensors, pytest =="
 	$(ONE_THREAD) CRUNODE_MINIMAL=1 $(MIN)/bin/python -m pytest -n $(WORKERS) $(wildcard tests/unit tests/contracts) \
 	  -m "not needs_full and not slow and not heavy"
+
+coverage: $(VENV)/.stamp-dev ## the tests once more, with the lines they reach (a third slower)
+	$(ONE_THREAD) CRUNODE_REQUIRE_ALL=1 $(BIN)/python -m pytest -n $(WORKERS) -m "$(MARK)" --cov
 
 lint: $(VENV)/.stamp-dev ## ruff (rules and format), mypy, import direction
 	$(BIN)/ruff check .

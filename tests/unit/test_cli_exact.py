@@ -1,7 +1,7 @@
 import json
+import resource
 import subprocess
 import sys
-import time
 
 import pytest
 
@@ -212,14 +212,19 @@ def test_neither_torch_nor_typer_is_imported():
     assert done.stdout.splitlines()[-1] == "[]"
 
 
+def _processor_seconds(words: list[str]) -> float:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    subprocess.run([sys.executable, *words], check=True, capture_output=True)
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+
+
 def test_it_starts_at_once():
-    took = []
-    for _ in range(5):
-        start = time.perf_counter()
-        words = [sys.executable, "-m", "crunode", "exact", "reduced-rank", "6", "4", "6", "--rank", "2"]
-        subprocess.run(words, check=True, capture_output=True)
-        took.append(time.perf_counter() - start)
-    assert min(took) < 0.2  # the best of five: others may use the machine
+    # In units of the interpreter's own start, and of processor time: others may use the machine. Measured: 4.8; 18 is
+    # what numpy alone takes.
+    command = ["-m", "crunode", "exact", "reduced-rank", "6", "4", "6", "--rank", "2"]
+    bare, own = (min(_processor_seconds(words) for _ in range(5)) for words in (["-c", "pass"], command))
+    assert own < 12 * bare
 
 
 def test_the_other_commands_list_it(capsys):
