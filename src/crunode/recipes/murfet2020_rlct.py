@@ -105,6 +105,10 @@ def _table_rows(result: Result) -> list[Row]:
     printed = Expected(value, 2 * std, "Table 2")
     constant = Expected(baseline(result.settings["n"], 50.0), 0.05, "constant model", exact=True)
     note = f"every unit dead in {100 * result['dead']:.1f} ± {100 * result['dead_se']:.1f} % of draws"
+    if result["findings"]:
+        note += (
+            f"; {', '.join(result['findings'])}: R-hat {result['rhat']:.2f}, least swap rate {result['swap_rate']:.2f}"
+        )
     return [
         printed.row(f"λ̂ of Algorithm 1, {name}", result["value"], se=result["se"], note=note),
         constant.row(f"the same against the constant model, {name}", result["value"], se=result["se"]),
@@ -140,13 +144,16 @@ def _phase_rows(result: Result) -> list[Row]:
     m, last = result.settings["m"], result["levels"][-1]
     truth = Expected((3 * m + 1) / 2, 0.05, _CODIM, exact=True, relative=True)
     most = int(np.argmax(last["live_units"]))
+    ladder = f"least swap rate {min(result['swap_rate']):.2f}, round trips of the whole ladder {result['round_trips']}"
     found = [
-        truth.row(f"global λ̂ of m = {m} at nβ = {last['nbeta']:.0e}", last["value"], se=last["se"]),
+        truth.row(f"global λ̂ of m = {m} at nβ = {last['nbeta']:.0e}", last["value"], se=last["se"], note=ladder),
         Row(f"live units there, m = {m}", None, float(most), None, None, "shown"),
     ]
     for change in result["transitions"]:
         name = f"m = {m}: nβ from {change['from']} to {change['to']} live units"
         sure = f"between {change['low']:.3g} and {change['high']:.3g}"
+        if not change["sure"]:
+            sure += "; not sure: replicas crossed it too seldom, or chains disagree"
         found.append(Row(name, None, change["nbeta"], None, None, "shown", sure))
     return found
 
