@@ -141,7 +141,8 @@ def difference_row(
     """Is a value higher for the first than for the second, over seeds that both share? Welch's t is in the note."""
     a, b, left_out = pairs(first, second, value)
     if not a:
-        return claim_row(name, None, source, above=True, size=size)
+        note = f"in {left_out} one of the two diverged" if left_out else ""
+        return claim_row(name, None, source, above=True, size=size, note=note)
     welch = welch_test(a, b)
     means = f"{sum(a) / len(a):.4g} against {sum(b) / len(b):.4g}"
     note = _joined(means, f"Welch's t = {welch.t:.3g}" if welch.dof > 0 else "")
