@@ -241,7 +241,7 @@ def test_explain_one(run):
 def test_explain_names_the_nearest_codes(run):
     code, _, err = run("explain", "LLC192")
     assert code == 2
-    assert "LLC102" in err
+    assert "LLC119" in err
 
 
 def test_doctor_works_without_extras(run, monkeypatch):

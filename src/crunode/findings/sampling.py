@@ -146,6 +146,32 @@ KINDS = [
         "Take more draws, or levels that are closer together; look at where the chains are at each of them.",
     ),
     FindingKind(
+        "LLC117",
+        "levels of nbeta too few or too close",
+        "warning",
+        "The intercept in 1/log nbeta lies far outside of the levels it is extrapolated from, or there are only three "
+        "of them, so that a bend cannot be told from noise. Its stated error then rests on the law being a line.",
+        "Take four levels or more, with the coldest at least the square of the hottest.",
+    ),
+    FindingKind(
+        "LLC118",
+        "no line in 1/log nbeta",
+        "warning",
+        "The estimates at the levels of nbeta are not on a line in 1/log nbeta within their errors. Corrections of "
+        "other forms are there (powers of nbeta, label noise), or chains have not got around at all levels. The stated "
+        "standard error is enlarged by how badly the line fits.",
+        "Begin at a colder level, raise draws and warmup, or take llc, which weighs several laws.",
+    ),
+    FindingKind(
+        "LLC119",
+        "the estimate falls with nbeta",
+        "warning",
+        "Multiplicity m gives a slope of −(m − 1) in 1/log nbeta, which is never above zero; this one is, by more than "
+        "three standard errors. Label noise makes estimates fall with nbeta, and so do cold chains that have not "
+        "equilibrated; the intercept is not the learning coefficient then.",
+        "With noisy labels take llc, or sample landscape.self_labelled(); otherwise raise warmup.",
+    ),
+    FindingKind(
         "MC201",
         "chains disagree",
         "error",
