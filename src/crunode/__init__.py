@@ -9,7 +9,7 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from crunode import curvature, exact
+    from crunode import curvature, exact, spectra, topology
     from crunode.core.execute import Executor, Processes, Serial
     from crunode.core.landscape import Landscape
     from crunode.core.result import Draws, Estimate, Finding
@@ -41,6 +41,7 @@ if TYPE_CHECKING:
     from crunode.estimators.evidence import free_energy
     from crunode.estimators.generalization import bayes_generalization_loss, gibbs_generalization_loss
     from crunode.estimators.likelihoods import normalization
+    from crunode.estimators.multitemperature import multi_temperature
     from crunode.estimators.phase_diagram import PhaseDiagram, Transition
     from crunode.estimators.phases import phases
     from crunode.estimators.singularity import Singularity, singularity
@@ -124,6 +125,7 @@ __all__ = [
     "load_estimate",
     "log_spaced",
     "loo",
+    "multi_temperature",
     "normalization",
     "phases",
     "recipe",
@@ -133,7 +135,9 @@ __all__ = [
     "simulate",
     "singular_fluctuation",
     "singularity",
+    "spectra",
     "sweep",
+    "topology",
     "track",
     "tune",
     "volume_scaling",
@@ -171,6 +175,7 @@ _HOMES = {
     "crunode.estimators.equations": ("EquationsOfState", "equations_of_state", "simulate"),
     "crunode.estimators.energy_curve": ("coefficient_from_energy",),
     "crunode.estimators.evidence": ("free_energy",),
+    "crunode.estimators.multitemperature": ("multi_temperature",),
     "crunode.estimators.phase_diagram": ("PhaseDiagram", "Transition"),
     "crunode.estimators.phases": ("phases",),
     "crunode.estimators.singularity": ("Singularity", "singularity"),
@@ -199,7 +204,7 @@ _HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 
 def __getattr__(name: str) -> Any:
-    if name in ("curvature", "exact"):
+    if name in ("curvature", "exact", "spectra", "topology"):
         return importlib.import_module(f"crunode.{name}")
     if name in _HOME_OF:
         return getattr(importlib.import_module(_HOME_OF[name]), name)

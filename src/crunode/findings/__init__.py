@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from crunode.findings import criteria, curvature, data, sampling, training
+from crunode.findings import criteria, curvature, data, sampling, spectra, topology, training
 from crunode.findings.kind import FindingKind
 
 __all__ = ["FINDINGS", "FindingKind"]
 
-_SUBJECTS = (sampling, data, criteria, curvature, training)
+_SUBJECTS = (sampling, data, criteria, curvature, training, topology, spectra)
 FINDINGS: dict[str, FindingKind] = {one.code: one for subject in _SUBJECTS for one in subject.KINDS}

@@ -1,0 +1,69 @@
+"""Tables of the recipes on the zero-loss manifold and on Gauss-Newton steps."""
+
+import math
+
+import pytest
+
+from crunode.recipes import cooper2021_dimension, gauss_newton
+from crunode.recipes.base import Cell, Result
+
+
+def result(name, dimension, hessian, largest=1e-14):
+    row = {
+        "share": 0.3,
+        "examples": 15,
+        "seed": 0,
+        "starts": 1,
+        "parameters": 49,
+        "equations": 15,
+        "inputs": 2,
+        "outputs": 1,
+        "dimension": dimension,
+        "error": 0.0,
+        "loss": 0.0,
+        "hessian": hessian,
+        "index": 0.0,
+    }
+    path = {"examples": 15, "largest": largest, "length": 1.0, "distance": 1.0, "points": 41}
+    path |= {"dimensions": [34.0], "losses": [0.0], "weights": 2.0}
+    if not math.isfinite(dimension):
+        path |= {"length": math.nan, "largest": 0.3}
+    cell = Cell(name, {"shares": [0.3], "repeats": 1, "steps": 40, "seed": 0})
+    return Result(cell, {"dimensions": [row], "walk": path}, 0.1)
+
+
+def verdicts(rows):
+    return [row.verdict for row in rows]
+
+
+def test_right_dimensions_agree():
+    table = cooper2021_dimension.rows([result("tanh", 34.0, 34.0)], "toy")
+    assert verdicts(table) == ["agrees", "agrees", "agrees", "agrees", "shown", "explained"]
+
+
+@pytest.mark.parametrize("wrong", [{"dimension": 33.0}, {"hessian": 33.0}, {"largest": 1e-9}])
+def test_wrong_ones_differ(wrong):
+    table = cooper2021_dimension.rows([result(**{"name": "tanh", "dimension": 34.0, "hessian": 34.0} | wrong)], "toy")
+    assert "differs" in verdicts(table)
+
+
+def test_a_network_without_solution_has_no_value():
+    table = cooper2021_dimension.rows([result("relu", math.nan, None)], "toy")
+    assert verdicts(table) == ["no value"] * 3
+
+
+def test_ten_architectures_have_several_of_everything():
+    kinds = cooper2021_dimension.ARCHITECTURES
+    assert len(kinds) == 10
+    assert {kind.outputs for kind in kinds.values()} == {1, 2, 3, 4}
+    assert len(cooper2021_dimension.cells("toy", 0)) == 12
+
+
+def test_gauss_newton_cell_and_its_table():
+    cells = [c for c in gauss_newton.cells("toy", 0) if c.settings["network"] == "tanh"]
+    results = [Result(cell, gauss_newton.compute(cell), 0.1) for cell in cells]
+    table = gauss_newton.rows(results, "toy")
+    assert set(verdicts(table)) == {"agrees", "explained"}
+    assert len({row.name for row in table}) == len(table)
+    broken = [Result(r.cell, {**r.value, "measured": r["measured"] ** 2, "shortest_other": 0.9}, 0.1) for r in results]
+    assert verdicts(gauss_newton.rows(broken, "toy")).count("differs") >= 3
