@@ -24,7 +24,7 @@ fi; \
 $(1)/bin/python -m pip install -q $(2)
 endef
 
-.PHONY: help setup test coverage lint demo bench docs clean
+.PHONY: help setup test coverage trainers lint demo bench docs clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -40,6 +40,12 @@ test: lint $(MIN)/.stamp ## lint, all tests, then unit tests and contracts in a 
 
 coverage: $(VENV)/.stamp-dev ## the tests once more, with the lines they reach (a third slower)
 	$(ONE_THREAD) CRUNODE_REQUIRE_ALL=1 $(BIN)/python -m pytest -n $(WORKERS) -m "$(MARK)" --cov
+
+trainers: $(VENV)/.stamp-dev ## trackers inside the real Lightning and Hugging Face Trainers, in .venv-trainers
+	$(PYTHON) -m venv .venv-trainers
+	@$(call install,.venv-trainers,$(PINNED) torch numpy safetensors tqdm lightning transformers accelerate tensorboard pytest hypothesis)
+	@$(call install,.venv-trainers,--no-deps -e .)
+	$(ONE_THREAD) .venv-trainers/bin/python -m pytest tests/oracles/test_trainers.py
 
 lint: $(VENV)/.stamp-dev ## ruff (rules and format), mypy, import direction
 	$(BIN)/ruff check .
