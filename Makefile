@@ -1,4 +1,4 @@
-# Needs python3 (3.11 or newer) and make; everything else is installed below .venv and .venv-min.
+# Needs python3 (3.11 or newer) and make; everything else is installed below .venv, .venv-min, .venv-browser.
 #   make test USE_UV=0      install with plain pip
 #   make test MARK=slow     run the long tests instead of the short ones
 PYTHON ?= python3
@@ -8,6 +8,7 @@ MARK ?= not slow
 
 VENV := .venv
 MIN := .venv-min
+BROWSER := .venv-browser
 BIN := $(VENV)/bin
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
 PINNED := -c constraints.txt
@@ -53,6 +54,9 @@ lint: $(VENV)/.stamp-dev ## ruff (rules and format), mypy, import direction
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+browser: $(BROWSER)/.stamp ## the dashboard in Chromium ($$CHROMIUM, or the one on the path)
+	$(ONE_THREAD) CRUNODE_BROWSER=1 $(BROWSER)/bin/python -m pytest tests/browser
+
 demo: $(VENV)/.stamp-dev ## run the demonstration; results go to runs/demo
 	$(BIN)/crunode demo --store runs/demo
 
@@ -64,7 +68,7 @@ docs: $(VENV)/.stamp-docs ## build the documentation in docs/_build
 	@echo "docs/_build/index.html"
 
 clean: ## remove environments, caches and built files (runs/ stays)
-	rm -rf $(VENV) $(MIN) docs/_build dist build .coverage .coverage.* htmlcov
+	rm -rf $(VENV) $(MIN) $(BROWSER) docs/_build dist build .coverage .coverage.* htmlcov
 	rm -rf .pytest_cache .mypy_cache .ruff_cache .import_linter_cache .hypothesis
 	find src tests docs -name __pycache__ -type d -prune -exec rm -rf {} +
 
@@ -86,4 +90,9 @@ $(MIN)/.stamp: $(VENV)/.stamp-venv pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(MIN)
 	@$(call install,$(MIN),$(PINNED) torch numpy safetensors pytest pytest-xdist)
 	@$(call install,$(MIN),--no-deps -e .)
+	@touch $@
+
+$(BROWSER)/.stamp: $(VENV)/.stamp-venv pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(BROWSER)
+	@$(call install,$(BROWSER),$(PINNED) -e ".[app]" pytest playwright)
 	@touch $@

@@ -26,6 +26,7 @@ MINIMAL = os.environ.get("CRUNODE_MINIMAL") == "1" and not REQUIRE_ALL
 BEYOND_MINIMAL = {
     "arviz": "arviz",
     "arviz_stats": "arviz_stats",
+    "crunode.app": "fastapi",
     "crunode.cli": "typer",
     "hypothesis": "hypothesis",
     "matplotlib": "matplotlib",

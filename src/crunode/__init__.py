@@ -10,12 +10,16 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from crunode import curvature, exact, spectra, topology
+    from crunode.core.catalog import Catalog
+    from crunode.core.deadline import Deadline
     from crunode.core.execute import Executor, Processes, Serial
+    from crunode.core.execute_ray import Ray
     from crunode.core.landscape import Landscape
     from crunode.core.result import Draws, Estimate, Finding
     from crunode.core.store import load_estimate
     from crunode.errors import (
         CrunodeError,
+        DeadlineReached,
         DiagnosticWarning,
         EstimationError,
         InputError,
@@ -51,6 +55,8 @@ if TYPE_CHECKING:
     from crunode.estimators.triples import Triple
     from crunode.estimators.volume import volume_scaling
     from crunode.recipes.registry import recipe
+    from crunode.recipes.rerunning import rerun
+    from crunode.reporting.html import report
     from crunode.sampling.each import sample_each
     from crunode.sampling.exchange import Exchange, exchange_report
     from crunode.sampling.ladders import ladder
@@ -74,8 +80,11 @@ __all__ = [
     "SGHMC",
     "SGLD",
     "SGNHT",
+    "Catalog",
     "Comparison",
     "CrunodeError",
+    "Deadline",
+    "DeadlineReached",
     "Density",
     "DiagnosticWarning",
     "Draws",
@@ -93,6 +102,7 @@ __all__ = [
     "PhaseDiagram",
     "Posterior",
     "Processes",
+    "Ray",
     "Serial",
     "Singularity",
     "StoreError",
@@ -129,6 +139,8 @@ __all__ = [
     "normalization",
     "phases",
     "recipe",
+    "report",
+    "rerun",
     "rlct",
     "sample",
     "sample_each",
@@ -146,12 +158,16 @@ __all__ = [
 ]
 
 _HOMES = {
+    "crunode.core.catalog": ("Catalog",),
+    "crunode.core.deadline": ("Deadline",),
     "crunode.core.execute": ("Executor", "Processes", "Serial"),
+    "crunode.core.execute_ray": ("Ray",),
     "crunode.core.landscape": ("Landscape",),
     "crunode.core.result": ("Draws", "Estimate", "Finding"),
     "crunode.core.store": ("load_estimate",),
     "crunode.errors": (
         "CrunodeError",
+        "DeadlineReached",
         "DiagnosticWarning",
         "EstimationError",
         "InputError",
@@ -187,6 +203,8 @@ _HOMES = {
     "crunode.estimators.triples": ("Triple",),
     "crunode.estimators.volume": ("volume_scaling",),
     "crunode.recipes.registry": ("recipe",),
+    "crunode.recipes.rerunning": ("rerun",),
+    "crunode.reporting.html": ("report",),
     "crunode.sampling.each": ("sample_each",),
     "crunode.sampling.exchange": ("Exchange", "exchange_report"),
     "crunode.sampling.ladders": ("ladder",),

@@ -9,6 +9,7 @@ from crunode.findings import FINDINGS, FindingKind
 __all__ = [
     "FINDINGS",
     "CrunodeError",
+    "DeadlineReached",
     "DiagnosticWarning",
     "EstimationError",
     "FindingKind",
@@ -33,6 +34,10 @@ class EstimationError(CrunodeError, RuntimeError):
     def __init__(self, message: str, partial: Any = None) -> None:
         super().__init__(message)
         self.partial = partial
+
+
+class DeadlineReached(CrunodeError):
+    """The time given for a run is over; finished work is kept, and the same call goes on from it."""
 
 
 class StoreError(CrunodeError, OSError):

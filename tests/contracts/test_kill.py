@@ -36,6 +36,7 @@ class Split:
     "Two groups, as for two workers, in this process."
 
     workers = 2
+    until = None
     map = Serial.map
 
 

@@ -12,10 +12,15 @@ import typer
 
 from crunode import __version__
 from crunode.cli.bench_command import bench
-from crunode.cli.printing import fail, print_json
+from crunode.cli.jobs_command import plan, run
+from crunode.cli.on_option import DeadlineOption, On, Workers, executor_from
+from crunode.cli.printing import fail, print_json, printable
 from crunode.cli.recipe_command import recipe
+from crunode.cli.report_command import report
+from crunode.cli.runs_command import rerun, runs
+from crunode.cli.serve_command import serve
 from crunode.cli.track_command import track
-from crunode.errors import FINDINGS, CrunodeError, EstimationError, InputError
+from crunode.errors import FINDINGS, CrunodeError, DeadlineReached, EstimationError, InputError
 
 __all__ = ["app", "run_words"]
 
@@ -27,6 +32,7 @@ app = typer.Typer(
 )
 app.add_typer(bench, name="bench")
 app.add_typer(recipe, name="recipe")
+app.add_typer(runs, name="runs")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of words.")]
 
@@ -39,7 +45,7 @@ def run_words(words: Sequence[str]) -> int:
         code = app(list(words), prog_name="crunode", standalone_mode=False)
     except CrunodeError as error:
         fail(type(error).__name__, str(error), words)
-        code = 1 if isinstance(error, EstimationError) else 2
+        code = 1 if isinstance(error, EstimationError | DeadlineReached) else 2
     except usage_error as error:
         message = error.format_message() if hasattr(error, "format_message") else str(error)
         fail("UsageError", f"{message} Try: crunode --help", words)
@@ -97,22 +103,25 @@ def llc(
     ] = None,
     store: Annotated[Path | None, typer.Option(help="Run folder to write to, or to resume.")] = None,
     seed: Annotated[int, typer.Option(help="All randomness comes from it.")] = 0,
-    workers: Annotated[int, typer.Option(help="Processes to run chains in.")] = 1,
+    on: On = None,
+    workers: Workers = 1,
+    deadline: DeadlineOption = None,
     as_json: Json = False,
 ) -> None:
     """Estimate the local learning coefficient, e.g. crunode llc mypkg.exp:landscape --set chains=8."""
-    from crunode import Processes
     from crunode import llc as estimate_llc
     from crunode.recipes.loading import landscape_from, options_from, weights_from
+    from crunode.recipes.rerunning import record_call
     from crunode.reporting.text import describe_estimate
 
     with _quiet(as_json):
         options = options_from(settings or ())
-        executor = Processes(workers) if workers != 1 else None
+        executor = executor_from(on, workers, deadline)
         land = landscape_from(target)
         if weights is not None:
             land = land.at(weights_from(weights))
         estimate = estimate_llc(land, seed=seed, store=store, executor=executor, on_failure="return", **options)
+        record_call(store, "llc", target, settings or (), seed, weights)
     if as_json:
         print_json(estimate.to_dict())
     else:
@@ -133,7 +142,9 @@ def sweep(
     weights: Annotated[Path | None, typer.Option(help="Weights to look at: .safetensors, or .pt with tensors.")] = None,
     store: Annotated[Path | None, typer.Option(help="Folder to keep finished cells in, or to resume from.")] = None,
     seed: Annotated[int, typer.Option(help="All randomness comes from it.")] = 0,
-    workers: Annotated[int, typer.Option(help="Processes to run cells in.")] = 1,
+    on: On = None,
+    workers: Workers = 1,
+    deadline: DeadlineOption = None,
     plot: Annotated[Path | None, typer.Option(help="Picture to draw: .png, .pdf or .svg.")] = None,
     as_json: Json = False,
 ) -> None:
@@ -142,7 +153,8 @@ def sweep(
 
     axes = {"steps": step, "precisions": precision, "nbetas": nbeta}
     with _quiet(as_json):
-        found = run_sweep(target, axes, settings or (), weights, store=store, seed=seed, workers=workers, plot=plot)
+        executor = executor_from(on, workers, deadline)
+        found = run_sweep(target, axes, settings or (), weights, store=store, seed=seed, executor=executor, plot=plot)
     if as_json:
         print_json(found.to_dict())
     else:
@@ -151,6 +163,11 @@ def sweep(
 
 
 app.command()(track)
+app.command()(run)
+app.command()(plan)
+app.command()(rerun)
+app.command()(report)
+app.command()(serve)
 
 
 @app.command()
@@ -165,7 +182,7 @@ def show(
     if as_json:
         print_json(summary)
     else:
-        print(describe_run(summary))
+        print(printable(describe_run(summary)))
 
 
 @app.command()

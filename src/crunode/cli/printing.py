@@ -10,7 +10,9 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-__all__ = ["fail", "print_json"]
+from crunode.core.guarded import shown
+
+__all__ = ["fail", "print_json", "printable"]
 
 
 def fail(kind: str, message: str, words: Sequence[str]) -> None:
@@ -18,7 +20,18 @@ def fail(kind: str, message: str, words: Sequence[str]) -> None:
     if "--json" in words:
         print_json({"error": {"type": kind, "message": message}})
     else:
-        print(f"error: {message}", file=sys.stderr)
+        print(f"error: {printable(message)}", file=sys.stderr)
+
+
+def printable(text: str) -> str:
+    r"""`text` with its lines, but without characters that would steer a terminal.
+
+    Example:
+        >>> print(printable("one\x1b[2J\ntwo"))
+        one\x1b[2J
+        two
+    """
+    return "\n".join(shown(line) for line in text.split("\n"))
 
 
 def print_json(content: Any) -> None:

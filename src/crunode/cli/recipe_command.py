@@ -10,6 +10,7 @@ from typing import Annotated
 
 import typer
 
+from crunode.cli.on_option import DeadlineOption, On, Workers, executor_from
 from crunode.cli.printing import print_json
 
 __all__ = ["recipe"]
@@ -70,17 +71,18 @@ def run(
     size: Annotated[str, typer.Option(help="toy for seconds, paper for the paper's own size.")] = "toy",
     seed: Annotated[int, typer.Option(help="All randomness comes from it.")] = 0,
     store: Annotated[Path | None, typer.Option(help="Folder to keep finished cells in, or to resume from.")] = None,
-    workers: Annotated[int, typer.Option(help="Processes to run cells in.")] = 1,
+    on: On = None,
+    workers: Workers = 1,
+    deadline: DeadlineOption = None,
     as_json: Json = False,
 ) -> None:
     """Run a recipe and print its table, e.g. crunode recipe run murfet2020-volume --store runs/volume."""
-    from crunode.core.execute import Processes
     from crunode.recipes.registry import recipe as recipe_named
 
+    executor = executor_from(on, workers, deadline)
     with contextlib.ExitStack() as stack:
         if as_json:  # nothing else may reach standard output
             stack.enter_context(contextlib.redirect_stdout(sys.stderr))
-        executor = Processes(workers) if workers != 1 else None
         found = recipe_named(name).run(size, seed, store, executor)
     if as_json:
         print_json(found.to_dict())

@@ -10,6 +10,7 @@ from crunode._extras import need
 from crunode.errors import InputError
 
 if TYPE_CHECKING:
+    from crunode.core.execute import Executor
     from crunode.estimators.sweep_result import Sweep
 
 __all__ = ["check_picture", "run_sweep"]
@@ -26,7 +27,7 @@ def run_sweep(
     *,
     store: Path | None = None,
     seed: int = 0,
-    workers: int = 1,
+    executor: Executor | None = None,
     plot: Path | None = None,
 ) -> Sweep:
     """Sweep over the landscape that `target` names, and draw it.
@@ -38,7 +39,7 @@ def run_sweep(
         weights: Weights to look at instead of those of the landscape.
         store: Where finished cells are kept.
         seed: All randomness comes from it.
-        workers: Processes to run cells in.
+        executor: Where cells run.
         plot: The picture to write.
 
     Returns:
@@ -53,20 +54,21 @@ def run_sweep(
         crunode.errors.InputError: expected a picture as .png, .pdf or .svg, got sweep.xls
     """
     check_picture(plot)
-    from crunode import Processes, sweep
+    from crunode import sweep
     from crunode.recipes.loading import landscape_from, options_from, weights_from
+    from crunode.recipes.rerunning import record_call
 
     options: dict[str, Any] = options_from(settings)
     foreign = [key for key in options if key not in _SETTINGS]
     if foreign:
         hint = f"; values of it go on an axis, as --{foreign[0]}" if foreign[0] in ("nbeta", "precision") else ""
         raise InputError(f"expected settings among {', '.join(_SETTINGS)} for a sweep, got {foreign[0]!r}{hint}")
-    executor = Processes(workers) if workers != 1 else None
     land = landscape_from(target)
     if weights is not None:
         land = land.at(weights_from(weights))
     given: dict[str, Any] = {name: values or None for name, values in axes.items()}
     found = sweep(land, **given, seed=seed, store=store, executor=executor, **options)
+    record_call(store, "sweep", target, settings, seed, weights, given)
     if plot is not None:
         found.plot().savefig(plot)
     return found

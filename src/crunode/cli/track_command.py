@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from crunode.cli.on_option import DeadlineOption, On, Workers, executor_from
 from crunode.cli.printing import print_json
 from crunode.errors import DiagnosticWarning, InputError
 
@@ -34,18 +35,20 @@ def track(
     retune_at: Annotated[list[int] | None, typer.Option(help="A step to tune settings anew at; repeat it.")] = None,
     store: Annotated[Path | None, typer.Option(help="Folder to keep visits in, or to resume from.")] = None,
     seed: Annotated[int, typer.Option(help="All randomness comes from it.")] = 0,
-    workers: Annotated[int, typer.Option(help="Processes to visit checkpoints in.")] = 1,
+    on: On = None,
+    workers: Workers = 1,
+    deadline: DeadlineOption = None,
     skip_damaged: Annotated[bool, typer.Option("--skip-damaged", help="Use what is good of a damaged folder.")] = False,
     plot: Annotated[Path | None, typer.Option(help="Picture to draw: .png, .pdf or .svg.")] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of words.")] = False,
 ) -> None:
     """Follow llc and others through training, e.g. crunode track mypkg.exp:landscape runs/checkpoints --probe llc."""
     from crunode.cli.sweep_command import check_picture
-    from crunode.core.execute import Processes
     from crunode.recipes.loading import landscape_from
     from crunode.training.tracker import track as track_folder
 
     check_picture(plot)
+    executor = executor_from(on, workers, deadline)
     with warnings.catch_warnings(), contextlib.ExitStack() as stack:
         warnings.simplefilter("ignore", DiagnosticWarning)  # findings are printed as words
         if as_json:  # nothing else may reach standard output
@@ -58,7 +61,7 @@ def track(
             at=sorted(set(at)) if at else None,
             retune_at=sorted(set(retune_at)) if retune_at else None,
             damaged="skip" if skip_damaged else "raise",
-            executor=Processes(workers) if workers != 1 else None,
+            executor=executor,
             store=store,
             seed=seed,
         )

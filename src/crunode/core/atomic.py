@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import hashlib
 import os
+import stat
 import sys
+import time
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -17,8 +20,9 @@ if sys.platform == "win32":
 else:
     import fcntl
 
-__all__ = ["acquire", "digest", "locked", "make_folder", "read_bytes", "write_bytes"]
+__all__ = ["PATIENCE", "acquire", "digest", "locked", "make_folder", "read_bytes", "write_bytes"]
 
+_LARGEST = 2**30  # bytes of a file that states no size of its own
 _AGAIN = "Free space or choose a folder that can be written, then run again: it continues from what is stored."
 
 
@@ -105,14 +109,23 @@ def read_bytes(path: Path, expected: Mapping[str, Any] | None = None) -> bytes:
         StoreError: The file is missing, unreadable, truncated or changed; the message names it.
     """
     try:
-        data = path.read_bytes()
-    except OSError as error:
+        found = os.stat(path)
+        if not stat.S_ISREG(found.st_mode):  # a pipe in the place of a file would never answer
+            raise OSError(errno.EINVAL, "it is no regular file")
+        if expected is None and found.st_size > _LARGEST:
+            raise OSError(errno.EFBIG, f"it has {found.st_size} bytes, more than any document")
+        right = expected is None or found.st_size == expected["bytes"]
+        data = path.read_bytes() if right else b""
+    except MemoryError as error:
+        raise StoreError(f"could not read {path}: its {found.st_size} bytes do not fit into memory") from error
+    except (OSError, ValueError) as error:
+        reason = _reason(error) if isinstance(error, OSError) else error
         raise StoreError(
-            f"could not read {path}: {_reason(error)}. Restore it from a copy, or run again in a new folder."
+            f"could not read {path}: {reason}. Restore it from a copy, or run again in a new folder."
         ) from error
-    if expected is not None and len(data) != expected["bytes"]:
+    if expected is not None and not right:
         raise StoreError(
-            f"{path} is truncated or overwritten: expected {expected['bytes']} bytes, got {len(data)}. "
+            f"{path} is truncated or overwritten: expected {expected['bytes']} bytes, got {found.st_size}. "
             "Restore it from a copy, or run again in a new folder."
         )
     if expected is not None and digest(data) != expected["sha256"]:
@@ -123,12 +136,17 @@ def read_bytes(path: Path, expected: Mapping[str, Any] | None = None) -> bytes:
     return data
 
 
-def acquire(path: Path, *, wait: bool = False) -> int | None:
+PATIENCE = 1.0
+"""Seconds in which the processes that a killed one has left behind end, and let go of their locks."""
+
+
+def acquire(path: Path, *, wait: bool = False, patience: float = 0.0) -> int | None:
     """Take the exclusive advisory lock on `path`; the kernel lets go of it when the process ends.
 
     Args:
         path: The lock file; made when absent, and never removed.
         wait: Wait for another holder instead of returning None.
+        patience: Seconds to wait for one before that.
 
     Returns:
         A file descriptor whose closing releases the lock, or None when another holds it.
@@ -136,6 +154,12 @@ def acquire(path: Path, *, wait: bool = False) -> int | None:
     Raises:
         StoreError: The lock file cannot be made, or the file system has no locks.
     """
+    end = time.monotonic() + patience
+    while patience and not wait and time.monotonic() < end:
+        found = acquire(path)
+        if found is not None:
+            return found
+        time.sleep(0.02)
     try:
         make_folder(path.parent)
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o666)

@@ -13,7 +13,7 @@ import numpy as np
 from crunode.core.atomic import digest, read_bytes, write_bytes
 from crunode.errors import InputError, StoreError
 
-__all__ = ["diff", "dumps", "loads", "plain", "read_document", "write_document"]
+__all__ = ["diff", "document_bytes", "dumps", "loads", "parse_document", "plain", "read_document", "write_document"]
 
 
 def plain(value: Any, key: str = "") -> Any:
@@ -95,14 +95,22 @@ def loads(text: str | bytes) -> Any:
 def write_document(path: Path, name: str, version: int, content: Mapping[str, Any]) -> dict[str, Any]:
     """Write `content` as a JSON document that names its format, its version and its own SHA-256.
 
-    The hash is that of the canonical text (`dumps`) of the document without the key `sha256`.
-
     Returns:
         `{"sha256": ..., "bytes": ...}` of the file.
     """
+    return write_bytes(path, document_bytes(name, version, content))
+
+
+def document_bytes(name: str, version: int, content: Mapping[str, Any]) -> bytes:
+    """The bytes of such a document. The hash is that of its canonical text (`dumps`) without the key `sha256`.
+
+    Example:
+        >>> json.loads(document_bytes("crunode-tags", 1, {"tags": []}))["format"]
+        'crunode-tags'
+    """
     body = {"format": name, "version": version, **content}
     seal = digest(dumps(body).encode())
-    return write_bytes(path, (dumps({**body, "sha256": seal}, indent=1) + "\n").encode())
+    return (dumps({**body, "sha256": seal}, indent=1) + "\n").encode()
 
 
 def read_document(path: Path, name: str, version: int, expected: Mapping[str, Any] | None = None) -> dict[str, Any]:
@@ -111,12 +119,29 @@ def read_document(path: Path, name: str, version: int, expected: Mapping[str, An
     Raises:
         StoreError: The file is missing, corrupt, of another format or of another version.
     """
-    data = read_bytes(path, expected)
+    return parse_document(read_bytes(path, expected), path, name, version)
+
+
+def parse_document(data: bytes, path: Path, name: str, version: int) -> dict[str, Any]:
+    """The content of a document that was read from `path`; see `read_document`.
+
+    Raises:
+        StoreError: It is corrupt, of another format or of another version.
+
+    Example:
+        >>> parse_document(b"[]", Path("manifest.json"), "crunode-run", 1)
+        Traceback (most recent call last):
+        crunode.errors.StoreError: manifest.json is corrupt: expected a JSON document of format 'crunode-run' ...
+    """
     try:
-        body = loads(data)
-        seal = body.pop("sha256")
-        found = body.pop("format"), body.pop("version")
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raw = json.loads(data)
+        seal = raw.pop("sha256")
+        found = raw["format"], raw["version"]
+        canonical = json.dumps(raw, sort_keys=True, separators=(",", ":"), allow_nan=False)
+        if found == (name, version) and seal == digest(canonical.encode()):
+            body: dict[str, Any] = loads(data) if b"$float" in data else raw
+            return {key: value for key, value in body.items() if key not in ("format", "version", "sha256")}
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise StoreError(
             f"{path} is corrupt: expected a JSON document of format {name!r} version {version}, "
             f"got {data[:40]!r}. Restore it from a copy, or choose another folder."
@@ -124,15 +149,13 @@ def read_document(path: Path, name: str, version: int, expected: Mapping[str, An
     if found != (name, version):
         raise StoreError(
             f"{path}: expected format {name!r} version {version}, "
-            f"got format {found[0]!r} version {found[1]}. "
+            f"got format {str(found[0])[:80]!r} version {str(found[1])[:20]}. "
             "Read it with the release of crunode that wrote it, or choose another folder."
         )
-    if seal != digest(dumps({"format": name, "version": version, **body}).encode()):
-        raise StoreError(
-            f"{path} is corrupt: its content does not have the sha256 that it states. "
-            "Restore it from a copy, or run again in a new folder."
-        )
-    return dict(body)
+    raise StoreError(
+        f"{path} is corrupt: its content does not have the sha256 that it states. "
+        "Restore it from a copy, or run again in a new folder."
+    )
 
 
 def diff(stored: Any, asked: Any) -> list[str]:

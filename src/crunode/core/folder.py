@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import weakref
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Self
 
-from crunode.core.atomic import acquire
-from crunode.core.documents import read_document, write_document
-from crunode.errors import InputError, StoreError
+from safetensors import SafetensorError
 
-__all__ = ["VERSION", "RunFolder", "journal_name", "label"]
+from crunode.core.atomic import PATIENCE, acquire
+from crunode.core.documents import read_document, write_document
+from crunode.core.guarded import inside
+from crunode.errors import CrunodeError, InputError, StoreError
+
+__all__ = ["VERSION", "RunFolder", "journal_name", "label", "well_formed"]
 
 VERSION = 1
 """Version of the format; a folder of another version is refused."""
@@ -72,8 +76,12 @@ class RunFolder:
         return str(self.manifest["status"])
 
     def file(self, name: str) -> Path:
-        """Path of a file of the folder, by its name relative to it."""
-        return self.folder / name
+        """Path of a file of the folder, by its name relative to it.
+
+        Raises:
+            StoreError: The name leads out of the folder, or through a link.
+        """
+        return inside(self.folder, name)
 
     def write_manifest(self, content: Mapping[str, Any]) -> None:
         """Replace the manifest; the caller holds the lock of the run."""
@@ -101,7 +109,7 @@ class RunFolder:
             StoreError: Another handle has it.
         """
         if group not in self._claims:
-            handle = acquire(self.file(f"locks/{label(group)}.lock"))
+            handle = acquire(self.file(f"locks/{label(group)}.lock"), patience=PATIENCE)
             if handle is None:
                 raise StoreError(
                     f"group {group} of {self.folder} is being written by another process; "
@@ -185,6 +193,38 @@ def journal_name(group: int) -> str:
         'groups/g007.json'
     """
     return f"groups/{label(group)}.json"
+
+
+@contextlib.contextmanager
+def well_formed(folder: Path) -> Iterator[None]:
+    """Turn the errors that documents of a wrong content bring about into one that says so.
+
+    Raises:
+        StoreError: The block failed over a missing key, a wrong type or the like.
+
+    Example:
+        >>> with well_formed(Path("runs/a")):
+        ...     {}["spec"]
+        Traceback (most recent call last):
+        crunode.errors.StoreError: runs/a is corrupt: its files do not fit together (KeyError: 'spec'). ...
+    """
+    try:
+        yield
+    except CrunodeError:
+        raise
+    except (
+        ArithmeticError,
+        AttributeError,
+        LookupError,
+        RecursionError,
+        TypeError,
+        ValueError,
+        SafetensorError,
+    ) as error:
+        raise StoreError(
+            f"{folder} is corrupt: its files do not fit together ({type(error).__name__}: {str(error)[:200]}). "
+            "Restore it from a copy, or run again in a new folder."
+        ) from error
 
 
 def _release(claims: dict[int, int]) -> None:

@@ -285,10 +285,12 @@ class Estimate:
             >>> Estimate.from_dict(e.to_dict()) == e
             True
         """
-        known = {k: v for k, v in content.items() if k not in ("ok", "findings")}
         try:
+            known = {k: v for k, v in content.items() if k not in ("ok", "findings")}
+            for key in ("value", "se", "systematic"):
+                math.isfinite(known.get(key, 0.0))  # raises for what is no number
             return cls(**known, findings=tuple(Finding(**f) for f in content["findings"]), draws=draws)
-        except (TypeError, KeyError) as error:
+        except (TypeError, KeyError, AttributeError) as error:
             raise InputError(
                 f"expected the content of an estimate as to_dict gives it, got one that does not fit ({error}); was it "
                 "written by another version?"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import math
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -15,7 +16,8 @@ import numpy as np
 from crunode.core.atomic import digest, locked, read_bytes, write_bytes
 from crunode.core.chunks import Kind, checked, length, pack, shapes, unpack
 from crunode.core.documents import diff, plain, read_document, write_document
-from crunode.core.folder import VERSION, RunFolder, journal_name, label
+from crunode.core.folder import VERSION, RunFolder, journal_name, label, well_formed
+from crunode.core.guarded import inside
 from crunode.core.result import Draws, Estimate, Finding
 from crunode.errors import InputError, StoreError, StoreMismatch
 
@@ -133,17 +135,18 @@ class RunStore(RunFolder):
         Raises:
             StoreError: Another process is writing the group, or a file of it is missing or corrupt.
         """
-        manifest = self.manifest
-        if self.writable and manifest["status"] != "complete":
-            self.claim(group)
-        journal = self.journal(group, manifest)
-        for entry in journal["chunks"]:
-            self._check_size(entry)
-        if self.claimed(group):
-            self.clean(journal)
-        if journal["state"] is None:
-            return None
-        return unpack(read_bytes(self.file(journal["state"]["file"]), journal["state"]))
+        with well_formed(self.folder):
+            manifest = self.manifest
+            if self.writable and manifest["status"] != "complete":
+                self.claim(group)
+            journal = self.journal(group, manifest)
+            for entry in journal["chunks"]:
+                self._check_size(entry)
+            if self.claimed(group):
+                self.clean(journal)
+            if journal["state"] is None:
+                return None
+            return unpack(read_bytes(self.file(journal["state"]["file"]), journal["state"]))
 
     def append(
         self,
@@ -210,9 +213,9 @@ class RunStore(RunFolder):
         Raises:
             StoreError: A file is missing, truncated or corrupt; the message names it.
         """
-        manifest = self.manifest
-        journals = self.journals(manifest)
-        return self._gather(journals, "draws"), self._gather(journals, "warmup")
+        with well_formed(self.folder):
+            journals = self.journals(self.manifest)
+            return self._gather(journals, "draws"), self._gather(journals, "warmup")
 
     def draws(self) -> Draws:
         """The stored draws with their settings; see `read`.
@@ -221,16 +224,21 @@ class RunStore(RunFolder):
             StoreError: As `read`; or the spec lacks `nbeta_per_chain`, one number for each chain.
         """
         manifest = self.manifest
-        nbeta = np.asarray(manifest["spec"].get("nbeta_per_chain", ()), dtype=np.float64)
-        chains = _chains(manifest)
+        with well_formed(self.folder):
+            nbeta = np.asarray(manifest["spec"].get("nbeta_per_chain", ()), dtype=np.float64)
+            chains = _chains(manifest)
+            findings = tuple(Finding(**finding) for finding in manifest["findings"])
+            provenance = manifest["provenance"]
+            roles = manifest["spec"].get("role_per_chain", ["ladder"] * chains)
+            if len(roles) != chains or not all(isinstance(role, str) for role in roles):
+                raise ValueError(f"{len(roles)} roles for {chains} chains")
         if nbeta.shape != (chains,):
             raise StoreError(
                 f"{self.folder}: expected {chains} numbers in the setting nbeta_per_chain, got {nbeta.size}; "
                 "store it with the spec when the folder is created"
             )
         arrays, warmup = self.read()
-        findings = tuple(Finding(**finding) for finding in manifest["findings"])
-        return Draws(arrays, warmup, nbeta, manifest["spec"], findings, manifest["provenance"])
+        return Draws(arrays, warmup, nbeta, manifest["spec"], findings, provenance)
 
     def finish(
         self,
@@ -289,9 +297,10 @@ class RunStore(RunFolder):
 
     def _matches(self, asked: Mapping[str, Any]) -> dict[str, Any]:
         """The manifest on disk, when it belongs to the run that is asked for."""
-        manifest = self.manifest
-        lines = diff(manifest["spec"], asked["spec"])
-        lines += diff(*({"seed": each["seed"], "chains": _chains(each)} for each in (manifest, asked)))
+        with well_formed(self.folder):
+            manifest = self.manifest
+            lines = diff(manifest["spec"], asked["spec"])
+            lines += diff(*({"seed": each["seed"], "chains": _chains(each)} for each in (manifest, asked)))
         if lines:
             shown = "\n  ".join([*lines[:20], *([f"and {len(lines) - 20} more"] if len(lines) > 20 else [])])
             raise StoreMismatch(
@@ -303,7 +312,10 @@ class RunStore(RunFolder):
     def _check_size(self, entry: Mapping[str, Any]) -> None:
         """Find a lost or cut file without reading it, so that nothing is sampled on top of it."""
         path = self.file(entry["file"])
-        found = path.stat().st_size if path.exists() else None
+        try:
+            found = path.stat().st_size
+        except OSError:
+            found = None
         if found != entry["bytes"]:
             raise StoreError(
                 f"{path} is {'missing' if found is None else 'truncated or overwritten'}: "
@@ -318,7 +330,17 @@ class RunStore(RunFolder):
                 f"{self.folder}: expected the same {kind} arrays in all groups, got {likes}; "
                 "write the same names, types and shapes in each group"
             )
-        result = {name: np.empty(shape, likes[0][name]["dtype"]) for name, shape in shapes(journals, kind).items()}
+        wanted = {
+            name: (tuple(shape), np.dtype(likes[0][name]["dtype"])) for name, shape in shapes(journals, kind).items()
+        }
+        needed = sum(math.prod(shape) * dtype.itemsize for shape, dtype in wanted.values())
+        stored = sum(entry["bytes"] for journal in journals for entry in journal["chunks"] if entry["kind"] == kind)
+        if needed > stored:
+            raise StoreError(
+                f"{self.folder} is corrupt: expected {needed} bytes of {kind} in its chunks, which have {stored}. "
+                "Restore it from a copy, or run again in a new folder."
+            )
+        result = {name: np.empty(shape, dtype) for name, (shape, dtype) in wanted.items()}
         for journal in journals:
             start = 0
             for entry in (entry for entry in journal["chunks"] if entry["kind"] == kind):
@@ -372,13 +394,16 @@ def load_estimate(folder: str | os.PathLike[str], name: str | None = None) -> Es
         name = names[0]
     if name not in names:
         raise InputError(f"expected the name of an estimate in {home}, one of {names}, got {name!r}")
-    path = home / "estimates" / f"{quote(str(name), safe=' ')}.json"
-    content = read_document(path, "crunode-estimate", VERSION)["estimate"]
+    path = inside(home, f"estimates/{quote(str(name), safe=' ')}.json")
+    content = read_document(path, "crunode-estimate", VERSION).get("estimate")
     draws = None
     if (home / "manifest.json").exists():
         stored = RunStore.open(home).draws()
         draws = stored if "excess" in stored.arrays else None
-    return Estimate.from_dict(content, draws)
+    with well_formed(home):
+        found = Estimate.from_dict({} if content is None else content, draws)
+        str(found)  # fails here, and not where it is printed, when diagnostics are of a wrong type
+    return found
 
 
 def _chains(manifest: Mapping[str, Any]) -> int:

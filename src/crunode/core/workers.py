@@ -16,9 +16,10 @@ from dataclasses import dataclass
 from multiprocessing import connection, get_context, parent_process
 from typing import Any
 
+from crunode.core.deadline import working_until
 from crunode.errors import EstimationError, InputError
 
-__all__ = ["Loss", "Pool", "Worker"]
+__all__ = ["Loss", "Pool", "Worker", "answer", "loaded"]
 
 
 @dataclass(frozen=True)
@@ -98,9 +99,9 @@ class Pool:
         while self.workers:
             self.workers.pop().end(grace=5)
 
-    def events(self) -> Iterator[Loss | tuple[int, tuple[bool, Any]]]:
-        """Wait for news: answers to jobs as `(job, (good, value))`, and workers that were lost."""
-        arrived = connection.wait([worker.channel for worker in self.workers])
+    def events(self, seconds: float | None = None) -> Iterator[Loss | tuple[int, tuple[bool, Any]]]:
+        """Wait for news, at most so long: answers to jobs as `(job, (good, value))`, and workers that were lost."""
+        arrived = connection.wait([worker.channel for worker in self.workers], seconds)
         for worker in [worker for worker in self.workers if worker.channel in arrived]:
             try:
                 data = worker.channel.recv_bytes()
@@ -116,7 +117,7 @@ class Pool:
             if job is None:
                 worker.ready = True
             else:
-                yield job, _loaded(data)
+                yield job, loaded(data)
 
 
 def _end_all(workers: list[Worker]) -> None:
@@ -124,7 +125,8 @@ def _end_all(workers: list[Worker]) -> None:
         workers.pop().end(grace=0)
 
 
-def _loaded(data: bytes) -> tuple[bool, Any]:
+def loaded(data: bytes) -> tuple[bool, Any]:
+    """The `(good, value)` that `answer` made the bytes of."""
     try:
         good, value = pickle.loads(data)
     except Exception as error:
@@ -140,7 +142,7 @@ def _work(channel: connection.Connection, threads: int) -> None:
     with contextlib.suppress(EOFError, OSError):  # the parent has gone or has no more jobs
         channel.send_bytes(b"")
         while True:
-            channel.send_bytes(_answer(channel.recv_bytes(), threads))
+            channel.send_bytes(answer(channel.recv_bytes(), threads))
 
 
 def _end_with_parent() -> None:
@@ -150,10 +152,11 @@ def _end_with_parent() -> None:
         os._exit(1)
 
 
-def _answer(payload: bytes, threads: int) -> bytes:
+def answer(payload: bytes, threads: int) -> bytes:
+    """What becomes of a job, in the process of a worker: its result or its error, as bytes; it raises nothing."""
     try:
         try:
-            fn, job = (pickle.loads(part) for part in pickle.loads(payload))
+            fn, job, until = (pickle.loads(part) for part in pickle.loads(payload))
         except Exception as error:
             raise InputError(
                 f"expected a job that can be rebuilt in a worker process, got {error!r}; define its "
@@ -161,7 +164,8 @@ def _answer(payload: bytes, threads: int) -> bytes:
             ) from error
         if "torch" in sys.modules:
             sys.modules["torch"].set_num_threads(threads)
-        value = fn(job)
+        with working_until(until):
+            value = fn(job)
         try:
             return pickle.dumps((True, value))
         except Exception as error:
@@ -172,10 +176,10 @@ def _answer(payload: bytes, threads: int) -> bytes:
         story = f"In a worker process:\n{traceback.format_exc()}"
         try:
             error.add_note(story)
-            answer = pickle.dumps((False, error))
-            pickle.loads(answer)
+            told = pickle.dumps((False, error))
+            pickle.loads(told)
         except Exception:
             stand_in = EstimationError(f"{type(error).__name__}: {error}")
             stand_in.add_note(story)
-            answer = pickle.dumps((False, stand_in))
-        return answer
+            told = pickle.dumps((False, stand_in))
+        return told

@@ -15,9 +15,11 @@ from typing import Any
 import numpy as np
 
 from crunode.core.atomic import digest, locked
-from crunode.core.documents import diff, dumps, plain, read_document, write_document
+from crunode.core.documents import diff, document_bytes, dumps, plain, read_document, write_document
 from crunode.core.execute import Executor, Serial
+from crunode.core.guarded import replace_file
 from crunode.core.landscape import Landscape
+from crunode.core.logs import logging_to
 from crunode.core.progress import Progress
 from crunode.core.result import Estimate, provenance
 from crunode.errors import DiagnosticWarning, EstimationError, InputError, StoreError, StoreMismatch
@@ -120,7 +122,7 @@ def sweep(
     jobs = [_Job(landscape, None, None, {"seed": seed}, home)]
     jobs += [_Job(landscape, point, replace(plan.kernel, step=point[0]), settings, home) for point in points]
     records = []
-    with Progress(len(jobs), "sweep") as bar:
+    with logging_to(home), Progress(len(jobs), "sweep") as bar:
         for record in (executor or Serial()).map(run_job, jobs):
             records.append(record)
             bar.advance()
@@ -131,7 +133,7 @@ def sweep(
         warnings.warn(f"default estimate: {'; '.join(doubts)}", DiagnosticWarning, stacklevel=2)
     size = {"n": landscape.n, "dim": landscape.dim}
     chosen = {"kernel": plain(kernel_spec(plan.kernel)), "reasons": dict(plan.reasons)}
-    return Sweep(
+    found = Sweep(
         grid["step"],
         grid["precision"],
         grid["nbeta"],
@@ -140,6 +142,10 @@ def sweep(
         estimate,
         {**size, **chosen, **settings, "provenance": provenance()},
     )
+    if home is not None:
+        with locked(home / "sweep.lock"):
+            write_document(home / "result.json", f"{_FORMAT}-result", _VERSION, {"sweep": plain(found.to_dict())})
+    return found
 
 
 @dataclass(frozen=True)
@@ -175,7 +181,8 @@ def run_job(job: _Job) -> dict[str, Any]:
         warnings.simplefilter("ignore", DiagnosticWarning)
         record = plain(_computed(job, place))
     if kept is not None:
-        write_document(kept, f"{_FORMAT}-record", _VERSION, {"record": record})
+        # Another sweep of the same folder may be at the same cell: each has a temporary name of its own.
+        replace_file(kept, document_bytes(f"{_FORMAT}-record", _VERSION, {"record": record}))
     return record
 
 
@@ -206,7 +213,8 @@ def _plan(landscape: Landscape, kernel: Any, counts: Mapping[str, Any], home: Pa
     path = None if home is None else home / "sweep.json"
     if path is not None and path.exists():
         return _stored(path, asked, kernel)
-    if home is not None and home.exists() and not (home.is_dir() and _vacant(home)):
+    taken = home is not None and home.exists() and not (home.is_dir() and _vacant(home))
+    if taken and not (path is not None and path.exists()):  # in this order: another process may just have begun
         raise StoreError(f"expected a new folder, or one of a sweep, got {home}; choose another")
     plan = tune(Posterior(landscape, "wbic", Gaussian()), kernel, **counts)
     layout = choose_layout(landscape, plan.chains, getattr(plan.kernel, "batch", None))[0]

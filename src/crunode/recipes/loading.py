@@ -21,9 +21,9 @@ from crunode.core.landscape import Landscape
 from crunode.errors import CrunodeError, InputError
 from crunode.sampling.tuning import KERNELS
 
-__all__ = ["landscape_from", "options_from", "weights_from"]
+__all__ = ["landscape_from", "options_from", "options_of", "settings_from", "weights_from"]
 
-_OPTIONS = ("chains", "draws", "warmup", "nbeta", "precision", "layout")
+_OPTIONS = ("chains", "draws", "warmup", "nbeta", "precision", "layout", "budget")
 
 
 def landscape_from(target: str) -> Landscape:
@@ -131,6 +131,19 @@ def options_from(pairs: Sequence[str]) -> dict[str, Any]:
         >>> options_from(["chains=8", "nbeta=wbic", "kernel=SGLD", "step=1e-5"])
         {'chains': 8, 'nbeta': 'wbic', 'kernel': SGLD(step=1e-05, batch=None)}
     """
+    return options_of(settings_from(pairs))
+
+
+def settings_from(pairs: Sequence[str]) -> dict[str, Any]:
+    """Settings by name from words "key=value"; see `options_from`.
+
+    Raises:
+        InputError: A word has another form, or comes twice.
+
+    Example:
+        >>> settings_from(["chains=8", "kernel=SGLD"])
+        {'chains': 8, 'kernel': 'SGLD'}
+    """
     given: dict[str, Any] = {}
     for pair in pairs:
         key, equals, text = pair.partition("=")
@@ -138,8 +151,22 @@ def options_from(pairs: Sequence[str]) -> dict[str, Any]:
         if not equals or key in given:
             raise InputError(f"expected each setting once, as key=value, got {pair!r}{' again' if equals else ''}")
         given[key] = _value(text.strip())
+    return given
+
+
+def options_of(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Keyword arguments of `llc` from settings by name; see `options_from`.
+
+    Raises:
+        InputError: A key is unknown, or a kernel field comes without a kernel.
+
+    Example:
+        >>> options_of({"kernel": "SGLD", "step": 1e-5})
+        {'kernel': SGLD(step=1e-05, batch=None)}
+    """
+    given = dict(settings)
     name = given.pop("kernel", None)
-    if name is not None and name not in KERNELS:
+    if name is not None and (not isinstance(name, str) or name not in KERNELS):
         raise InputError(f"expected a kernel among {', '.join(KERNELS)}, got {name!r}")
     fields = [f.name for f in dataclasses.fields(KERNELS[name])] if name is not None else []
     known = [*_OPTIONS, "kernel", *fields]

@@ -11,13 +11,23 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crunode.core.atomic import acquire
-from crunode.core.documents import diff, dumps, loads, plain, read_document, write_document
+from crunode.core.atomic import PATIENCE, acquire
+from crunode.core.documents import diff, document_bytes, dumps, loads, plain, read_document, write_document
 from crunode.core.execute import Executor, Serial
+from crunode.core.guarded import replace_file
+from crunode.core.logs import log, logging_to
 from crunode.core.progress import Progress
 from crunode.core.result import provenance
 from crunode.core.threads import one_thread
-from crunode.errors import DiagnosticWarning, EstimationError, InputError, MissingExtra, StoreError, StoreMismatch
+from crunode.errors import (
+    DeadlineReached,
+    DiagnosticWarning,
+    EstimationError,
+    InputError,
+    MissingExtra,
+    StoreError,
+    StoreMismatch,
+)
 from crunode.recipes.base import Cell, Recipe, Result, Row, Run
 
 __all__ = ["Job", "run_job", "run_recipe"]
@@ -59,13 +69,21 @@ def run_job(job: Job) -> Result:
             raise InputError(f"expected a dictionary of results, got {type(found).__name__}")
         # As a file would give it back, so that a resumed run sees the very same.
         value = loads(dumps(found))
+    except DeadlineReached:
+        raise
     except Exception as error:
         return Result(job.cell, None, time.perf_counter() - start, f"{type(error).__name__}: {error}")
     seconds = time.perf_counter() - start
+    result = Result(job.cell, value, seconds)
     if job.file is not None:
-        kept = {"cell": job.cell.name, "settings": job.cell.settings, "value": value, "seconds": seconds}
-        write_document(job.file, _CELL, _FORMAT, {**kept, "provenance": provenance()})
-    return Result(job.cell, value, seconds)
+        _keep(result, job.file)
+    return result
+
+
+def _keep(result: Result, file: Path) -> None:
+    """Write a cell's file. A worker that was given up may still be at it: each has a temporary name of its own."""
+    kept = {"cell": result.cell.name, "settings": result.cell.settings, "value": result.value}
+    replace_file(file, document_bytes(_CELL, _FORMAT, {**kept, "seconds": result.seconds, "provenance": provenance()}))
 
 
 def run_recipe(
@@ -86,7 +104,10 @@ def run_recipe(
             stack.enter_context(_opened(home, recipe, size, seed, cells))
         files = [None if home is None else home / "cells" / f"{c.key(recipe.name, recipe.version)}.json" for c in cells]
         jobs = [Job(cell, recipe.compute, file) for cell, file in zip(cells, files, strict=True)]
-        results = tuple(_computed(jobs, executor or Serial(), recipe.name))
+        with logging_to(home):
+            log("start", recipe=recipe.name, size=size, seed=seed, cells=len(cells))
+            results = tuple(_computed(jobs, executor or Serial(), recipe.name))
+            log("end", failed=sum(result.error is not None for result in results))
         good = [result for result in results if result.error is None]
         rows = [*_table(recipe, good, size), *(_failed(result) for result in results if result.error is not None)]
         figures, messages = _drawn(recipe, good, home)
@@ -108,6 +129,9 @@ def _computed(jobs: Sequence[Job], executor: Executor, label: str) -> Iterator[R
             try:
                 for result in executor.map(run_job, [jobs[k] for k in todo]):
                     found[todo[done]] = result
+                    file = jobs[todo[done]].file
+                    if file is not None and result.error is None and not file.exists():
+                        _keep(result, file)  # of a worker whose disk is another one
                     done, lost = done + 1, 0
                     bar.advance(note=result.cell.name)
                 todo = todo[done:]
@@ -165,15 +189,12 @@ def _opened(home: Path, recipe: Recipe, size: str, seed: int, cells: Sequence[Ce
     header = home / "recipe.json"
     if home.exists() and not home.is_dir():
         raise StoreError(f"expected a folder to keep the run in, got the file {home}; choose another path")
-    if (
-        home.is_dir()
-        and not header.exists()
-        and any(p.name not in ("locks", "recipe.json.tmp") for p in home.iterdir())
-    ):
+    others = home.is_dir() and any(p.name not in ("locks", "recipe.json.tmp") for p in home.iterdir())
+    if others and not header.exists():  # in this order: another process may just have begun
         raise StoreError(
             f"expected a new folder or one of a recipe, got {home}, which holds other files; choose another"
         )
-    handle = acquire(home / "locks" / "run.lock")
+    handle = acquire(home / "locks" / "run.lock", patience=PATIENCE)
     if handle is None:
         raise StoreError(f"another process is running a recipe in {home}; wait for it, or choose another folder")
     try:
@@ -190,11 +211,16 @@ def _opened(home: Path, recipe: Recipe, size: str, seed: int, cells: Sequence[Ce
                 )
         else:
             write_document(header, _RUN, _FORMAT, {"run": asked})
+        for left in (home / "cells").glob(".*.tmp"):  # of workers that were killed
+            left.unlink(missing_ok=True)
         yield
     finally:
         os.close(handle)
 
 
 def _read(cell: Cell, file: Path) -> Result:
-    content = read_document(file, _CELL, _FORMAT)
+    try:
+        content = read_document(file, _CELL, _FORMAT)
+    except StoreError as error:
+        raise StoreError(f"{error} Or delete it: the same call then computes this cell again.") from error
     return Result(cell, content["value"], float(content["seconds"]))

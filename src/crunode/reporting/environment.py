@@ -14,7 +14,7 @@ __all__ = ["EXTRAS", "environment"]
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "plot": (("matplotlib",), "pictures of estimates (est.plot())"),
     "report": (("jinja2", "plotly"), "reports as one HTML file"),
-    "app": (("fastapi", "uvicorn"), "the local dashboard"),
+    "app": (("fastapi", "jinja2", "uvicorn"), "the dashboard (crunode serve)"),
     "arviz": (("xarray", "arviz"), "draws in the ArviZ schema (draws.to_datatree())"),
     "zarr": (("zarr",), "draws as zarr archives"),
     "hf": (("transformers",), "language models of Hugging Face"),

@@ -5,10 +5,12 @@ from __future__ import annotations
 import os
 import textwrap
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
 from crunode.core.chunks import length
+from crunode.core.folder import well_formed
 from crunode.core.result import Estimate, Finding
 from crunode.core.store import RunStore, load_estimate
 
@@ -53,7 +55,11 @@ def run_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
         StoreError: It is no run folder, or one of its files is damaged.
     """
     store = RunStore.open(folder)
-    manifest = store.manifest
+    with well_formed(store.folder):
+        return _summary(store, store.manifest)
+
+
+def _summary(store: RunStore, manifest: Mapping[str, Any]) -> dict[str, Any]:
     spec, journals = manifest["spec"], store.journals(manifest)
     done = {kind: min(length(j, kind) for j in journals) for kind in ("warmup", "draws")}
     names = sorted((store.folder / "estimates").glob("*.json"))
@@ -73,7 +79,16 @@ def run_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 
 def describe_run(summary: Mapping[str, Any]) -> str:
-    """The result of `run_summary` in words."""
+    """The result of `run_summary` in words.
+
+    Raises:
+        StoreError: The folder states settings of a wrong type.
+    """
+    with well_formed(Path(summary["folder"])):
+        return _words(summary)
+
+
+def _words(summary: Mapping[str, Any]) -> str:
     progress = summary["progress"]
     words = {"warmup": "warm-up steps", "draws": "draws"}
     parts = [f"{p['done']} of {p['of'] if p['of'] is not None else '?'} {words[k]}" for k, p in progress.items()]

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from crunode.core.deadline import check_deadline
 from crunode.core.landscape import Landscape
 from crunode.core.progress import Progress
 from crunode.core.rng import NoiseStream, preserved_rng
@@ -127,6 +128,8 @@ class _Runner:
                 if bad.any():
                     return self._outcome(tuple((group.chains[k], done) for k in np.flatnonzero(bad).tolist()))
                 bar.advance(len(rows))
+                if group.store is not None and done < total:
+                    check_deadline()  # all until here is stored
         return self._outcome()
 
     def _start(self) -> tuple[dict[str, Tensor], int]:

@@ -13,6 +13,7 @@ import numpy as np
 
 from crunode.core.documents import diff
 from crunode.core.execute import Executor, Serial
+from crunode.core.logs import logging_to
 from crunode.core.result import Draws, Finding, provenance
 from crunode.core.store import RunStore
 from crunode.errors import EstimationError, InputError, StoreMismatch
@@ -144,7 +145,8 @@ def sample(
         return _collect(list(executor.map(run_group, jobs)), groups, spec, plan, None)
     if handle.status == "complete":
         return replace(handle.draws(), spec=spec)
-    with handle:  # an error lets go of the folder, so that the run can be continued while its traceback lives on
+    # An error lets go of the folder, so that the run can be continued while its traceback lives on.
+    with handle, logging_to(handle.folder):
         return _collect(list(executor.map(run_group, jobs)), groups, spec, plan, handle)
 
 

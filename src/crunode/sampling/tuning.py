@@ -97,7 +97,7 @@ class Plan:
         names = ("precision", "chains", "draws", "warmup", "reasons", "measures")
         return cls(
             nbeta=tuple(spec["nbeta"]),
-            kernel=_kernel_of(spec["kernel"], kernel),
+            kernel=kernel_of(spec["kernel"], kernel),
             findings=tuple(Finding(**f) for f in spec["tuning_findings"]),
             checks=tuple(Rung(**r) for r in spec.get("checks", ())),
             **{name: spec[name] for name in names},
@@ -119,14 +119,19 @@ def kernel_spec(kernel: Any) -> dict[str, Any]:
     return spec
 
 
-def _kernel_of(spec: Mapping[str, Any], like: Any = None) -> Any:
-    """The kernel that `kernel_spec` described; of the same kind as `like`, where given."""
+def kernel_of(spec: Mapping[str, Any], like: Any = None) -> Any:
+    """The kernel that `kernel_spec` described; of the same kind as `like`, where given.
+
+    Example:
+        >>> kernel_of({"name": "SGLD", "step": 0.5, "batch": None})
+        SGLD(step=0.5, batch=None)
+    """
     kind = KERNELS[spec["name"]] if like is None else type(like)
     values = {}
     for name in (f.name for f in fields(kind) if f.name in spec):
         value = spec[name]
         if isinstance(value, Mapping):
-            value = _kernel_of(value, getattr(like, name, None))
+            value = kernel_of(value, getattr(like, name, None))
         values[name] = tuple(value) if isinstance(value, list) else value
     return kind(**values)
 

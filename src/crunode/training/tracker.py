@@ -15,6 +15,7 @@ from torch import Tensor, nn
 from crunode.core.documents import plain
 from crunode.core.execute import Executor, Serial
 from crunode.core.landscape import Landscape
+from crunode.core.logs import logging_to
 from crunode.core.progress import Progress
 from crunode.core.result import Finding
 from crunode.errors import DiagnosticWarning, EstimationError, InputError, StoreError, StoreMismatch
@@ -168,7 +169,8 @@ class Tracker:
             ]
             results = run_jobs(self._executor, jobs)
             for step, _ in group:
-                found = [next(results) for _ in self.probes]
+                with logging_to(None if self._store is None else self._store.home):
+                    found = [next(results) for _ in self.probes]
                 yield self._finished(step, dict(zip(self.probes, found, strict=True)))
 
     def _finished(self, step: int, found: Mapping[str, Result]) -> Visit:

@@ -41,7 +41,8 @@ class TrackerStore:
         if self.home.exists() and not self.home.is_dir():
             raise StoreError(f"expected a folder to keep visits in, got the file {self.home}; choose another path")
         allowed = {"tracker.lock", "tracker.json.tmp", "visits"}
-        if self.home.is_dir() and not header.exists() and any(p.name not in allowed for p in self.home.iterdir()):
+        others = self.home.is_dir() and any(p.name not in allowed for p in self.home.iterdir())
+        if others and not header.exists():  # in this order: another process may just have begun
             raise StoreError(
                 f"expected a new folder or one of a tracker, got {self.home}, which holds other files; choose another"
             )

@@ -14,6 +14,7 @@ import pytest
 import torch
 
 import crunode as cr
+from crunode.core.catalog import Catalog
 from crunode.estimators import sweeps
 from crunode.estimators.sweep_result import Cell
 from crunode.recipes.toys import quadratic
@@ -163,9 +164,12 @@ def test_interrupted_sweep_goes_on_to_the_same_result(default, tmp_path):
     with pytest.raises(KeyboardInterrupt):
         cr.sweep(quadratic(DIM), store=tmp_path / "s", executor=Sent(4), **options)
     assert len(list((tmp_path / "s" / "cells").glob("*/manifest.json"))) == 3
+    catalog = Catalog(tmp_path)
+    assert (catalog.get("s").kind, catalog.get("s").status) == ("sweep", "running")
     again = cr.sweep(quadratic(DIM), store=tmp_path / "s", **options)
     assert len(default) == 2 * computed  # what was finished was not estimated again
     assert content(again) == content(whole)
+    assert catalog.get("s").status == "complete"
     third = cr.sweep(quadratic(DIM), store=tmp_path / "s", **options)
     assert len(default) == 2 * computed
     assert json.dumps(third.to_dict()) == json.dumps(again.to_dict())

@@ -64,12 +64,15 @@ def test_units_are_dead_where_the_table_was_measured() -> None:
 
 def test_rows_hold_results_against_table_and_codimension() -> None:
     table = {"value": 0.53, "se": 0.005, "std": 0.02, "r2": 0.99, "dead": 0.95, "dead_se": 0.01}
+    table |= {"findings": ["MC201"], "rhat": 1.5, "swap_rate": 0.1}
     curve = [{"nbeta": 1e6, "value": 0.6, "se": 0.01}]
     cells = [
         Result(Cell("a", {"kind": "table", "m": 3, "activation": "relu", "n": 1000, "sd": 50.0}), table, 1.0),
         Result(Cell("b", {"kind": "local", "m": 5, "activation": "relu"}), {"curve": curve, "low": 8, "high": 8}, 1.0),
     ]
-    verdicts = {row.name: row.verdict for row in RECIPE.rows(cells, "paper")}
+    rows = RECIPE.rows(cells, "paper")
+    verdicts = {row.name: row.verdict for row in rows}
+    assert "MC201: R-hat 1.50, least swap rate 0.10" in rows[0].note
     assert verdicts["λ̂ of Algorithm 1, m = 3 relu"] == "agrees"
     assert verdicts["λ at s_5 relu by chains, nβ = 1e+06"] == "differs"
 
