@@ -79,6 +79,9 @@ def test_a_toy_recipe_from_start_to_comparison(page, root):
         f"{first['ours']:.6g}"
     )
     expect(page.get_by_role("region", name="Settings that differ")).to_contain_text("seed")
+    page.goto("/?ok=yes")
+    expect(page.get_by_role("link", name="crossing/seed0")).to_be_visible()
+    picture(page, "runs", 720)
 
 
 def test_a_recipe_can_be_stopped(page):
@@ -91,14 +94,13 @@ def test_a_recipe_can_be_stopped(page):
 
 def test_estimates_read_as_on_the_command_line(page, root):
     page.goto("/")
-    picture(page, "runs", 480)
     page.get_by_role("link", name="crossing/seed0").click()
     said = crunode("show", root / "crossing" / "seed0")
     number = re.search(r"^estimate +llc (.*?) \|", said, re.MULTILINE)[1]
     assert re.fullmatch(r"[\d.]+ ± [\d.]+ mc ± [\d.]+ sys", number)
     expect(page.locator(".answer strong")).to_have_text(f"llc = {number}")
     page.set_viewport_size({"width": 900, "height": 800})
-    picture(page, "run", 720)
+    picture(page, "run", 600)
     page.set_viewport_size({"width": 1200, "height": 800})
     page.goto("/")
     for seed in (0, 1):
