@@ -185,6 +185,7 @@ def test_threads_of_a_worker(jobs, threads):
     assert list(Processes(1, threads=threads).map(jobs.threads, [0])) == [(threads, str(threads))]
 
 
+@pytest.mark.heavy
 def test_results_equal_serial_ones_bit_for_bit(jobs):
     assert list(Processes(2).map(jobs.sums, range(4))) == list(Serial().map(jobs.sums, range(4)))
 
@@ -226,6 +227,7 @@ def test_unfinished_iterator_ends_its_workers(jobs):
     assert not alive(pid)
 
 
+@pytest.mark.heavy
 def test_group_of_a_killed_worker_is_continued(jobs, tmp_path):
     groups = [[0, 3], [1], [2]]
     stores = []

@@ -193,6 +193,7 @@ print(kills)
 """
 
 
+@pytest.mark.heavy
 @pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
 def test_kill_minus_nine_anywhere(tmp_path):
     done = subprocess.run(

@@ -236,6 +236,7 @@ def test_chains_that_all_left_at_once_are_named():
     assert any(f.severity != "info" for f in estimate.findings)
 
 
+@pytest.mark.heavy
 def test_the_page_prints_what_it_says(capsys):
     page = (Path(__file__).parents[3] / "docs" / "bad_cases.md").read_text(encoding="utf-8")
     code = "\n".join(re.findall(r"^```python\n(.*?)^```", page, flags=re.M | re.S))

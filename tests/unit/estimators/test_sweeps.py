@@ -107,6 +107,7 @@ def test_axes_left_out_stay_at_the_tuners_choice(default):
         assert seen == pytest.approx([0.5, 2.0])
 
 
+@pytest.mark.heavy
 def test_without_axes_there_is_a_grid_around_the_choice(default):
     found = cr.sweep(quadratic(1), chains=1, draws=8, warmup=2)
     assert [len(axis) for axis in (found.steps, found.precisions, found.nbetas)] == [7, 5, 3]

@@ -179,6 +179,7 @@ def test_results_have_to_be_json(tiny):
     assert "dictionary" in replace(tiny, compute=lambda cell: 3.0).run().results[0].error
 
 
+@pytest.mark.heavy
 def test_executors_agree(tiny, tmp_path):
     serial = tiny.run(seed=3)
     spread = tiny.run(seed=3, store=tmp_path / "run", executor=Processes(2))

@@ -132,6 +132,7 @@ def test_pointwise_needs_pointwise_losses():
         sample(Posterior(land, 1.0, Gaussian(1.0)), STABLE, keep=["pointwise"])
 
 
+@pytest.mark.heavy
 def test_compiled_gives_the_same_draws():
     if shutil.which("g++") is None and shutil.which("clang++") is None:
         pytest.skip("no C++ compiler")
