@@ -36,6 +36,7 @@ from crunode.core import workers
 from crunode.core.deadline import Deadline
 from crunode.core.execute import Processes, Serial
 from crunode.core.landscape import Landscape
+from crunode.core.mending import mend
 from crunode.core.result import provenance
 from crunode.core.store import RunStore
 from crunode.errors import EstimationError, StoreError
@@ -288,7 +289,7 @@ def fault_corrupt(kind: Kind, folder: Path, chance: random.Random) -> dict[str, 
     if kind.name == "recipe":
         victim.unlink()  # what the message says: it is computed again
     else:
-        victim.write_bytes(good)  # from the copy that the message asks for
+        mend(store)  # what the message says: the damaged chains are computed again
     return {"said": said.splitlines()[0], "found": kind.make(store, Split())}
 
 

@@ -217,6 +217,23 @@ def export(
 
 
 @runs.command()
+def mend(name: Name, root: Root = _RUNS, as_json: Json = False) -> None:
+    """Drop chains whose files are lost or changed, so that the same call computes them again; 1 if there were any."""
+    from crunode.core.mending import mend as mend_folder
+
+    found = mend_folder(_opened(root).path(name))
+    if as_json:
+        print_json({"name": name, "damaged": found.damaged, "groups": found.groups, "kept": found.kept})
+    elif not found.damaged:
+        print(printable(f"{name}: all files are whole"))
+    else:
+        lines = [f"{file}: {reason}" for file, reason in found.damaged.items()]
+        whole = f"{len(found.groups)} of {len(found.groups) + len(found.kept)} groups of chains were dropped"
+        print(printable("\n".join([*lines, f"{whole}: the call that made {name} computes them again"])))
+    raise typer.Exit(1 if found.damaged else 0)
+
+
+@runs.command()
 def rebuild(root: Root = _RUNS, as_json: Json = False) -> None:
     """Read all run folders anew; exit code 1 when some could not be looked at."""
     found = _opened(root).rebuild()

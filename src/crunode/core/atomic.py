@@ -23,6 +23,10 @@ else:
 __all__ = ["PATIENCE", "acquire", "digest", "locked", "make_folder", "read_bytes", "write_bytes"]
 
 _LARGEST = 2**30  # bytes of a file that states no size of its own
+_DAMAGED = (
+    "Restore it from a copy, or run again in a new folder; of a run of chains, `crunode runs mend` drops those with "
+    "damaged files, and the same call computes them again."
+)
 _AGAIN = "Free space or choose a folder that can be written, then run again: it continues from what is stored."
 
 
@@ -125,14 +129,10 @@ def read_bytes(path: Path, expected: Mapping[str, Any] | None = None) -> bytes:
         ) from error
     if expected is not None and not right:
         raise StoreError(
-            f"{path} is truncated or overwritten: expected {expected['bytes']} bytes, got {found.st_size}. "
-            "Restore it from a copy, or run again in a new folder."
+            f"{path} is truncated or overwritten: expected {expected['bytes']} bytes, got {found.st_size}. {_DAMAGED}"
         )
     if expected is not None and digest(data) != expected["sha256"]:
-        raise StoreError(
-            f"{path} is corrupt: expected sha256 {expected['sha256']}, got {digest(data)}. "
-            "Restore it from a copy, or run again in a new folder."
-        )
+        raise StoreError(f"{path} is corrupt: expected sha256 {expected['sha256']}, got {digest(data)}. {_DAMAGED}")
     return data
 
 

@@ -21,10 +21,11 @@ from crunode.core.guarded import inside
 from crunode.core.result import Draws, Estimate, Finding
 from crunode.errors import InputError, StoreError, StoreMismatch
 
-__all__ = ["VERSION", "RunStore", "diff", "load_estimate", "save_estimate"]
+__all__ = ["UNFINISHED", "VERSION", "RunStore", "diff", "load_estimate", "save_estimate"]
 
 _KINDS: tuple[Kind, Kind] = ("draws", "warmup")
-_UNFINISHED: dict[str, Any] = {"dims": {}, "files": {}, "findings": [], "estimates": [], "extra": {}}
+UNFINISHED: dict[str, Any] = {"dims": {}, "files": {}, "findings": [], "estimates": [], "extra": {}}
+"""What the manifest of a run says of its end before it has come."""
 
 
 class RunStore(RunFolder):
@@ -92,7 +93,7 @@ class RunStore(RunFolder):
             "groups": plain([list(group) for group in groups], "groups"),
             "spec": plain(spec, "spec"),
             "provenance": plain(provenance, "provenance"),
-            **_UNFINISHED,
+            **UNFINISHED,
         }
         if store.file("manifest.json").exists() and store._matches(content)["status"] != "failed":
             return store
@@ -101,7 +102,7 @@ class RunStore(RunFolder):
             if store.file("manifest.json").exists():
                 found = store._matches(content)
                 if found["status"] == "failed":
-                    store.write_manifest({**found, "status": "running", **_UNFINISHED})
+                    store.write_manifest({**found, "status": "running", **UNFINISHED})
                 return store
             store.check_vacant()
             store.clean(None)
@@ -320,7 +321,7 @@ class RunStore(RunFolder):
             raise StoreError(
                 f"{path} is {'missing' if found is None else 'truncated or overwritten'}: "
                 f"expected {entry['bytes']} bytes, got {found or 'none'}. "
-                "Restore it from a copy, or run again in a new folder."
+                "Restore it from a copy; or drop its chains by `crunode runs mend`, then run again."
             )
 
     def _gather(self, journals: Sequence[Mapping[str, Any]], kind: Kind) -> dict[str, np.ndarray]:
