@@ -117,3 +117,18 @@ def pytest_runtest_makereport(item: pytest.Item):
     report = yield
     _fail_if_missing(report)
     return report
+
+
+@pytest.fixture
+def run(capsys):
+    """Run the command line: exit code, standard output, standard error."""
+
+    from crunode import cli  # not everywhere: the minimal install lacks what it needs
+
+    def call(*words):
+        with pytest.raises(SystemExit) as end:
+            cli.main([str(word) for word in words])
+        out = capsys.readouterr()
+        return end.value.code, out.out, out.err
+
+    return call

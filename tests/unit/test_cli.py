@@ -9,28 +9,16 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-import crunode.cli as cli
 from crunode.core.store import RunStore
 from crunode.errors import FINDINGS, EstimationError
+
+pytestmark = pytest.mark.needs_full
 
 # With nbeta, kernel, step and precision given there is nothing to tune.
 FIXED = ["nbeta=wbic", "kernel=HMC", "step=0.01", "leaps=4", "precision=5.0"]
 QUICK = [word for pair in [*FIXED, "chains=4", "draws=60", "warmup=30"] for word in ("--set", pair)]
 LONGER = [word for pair in [*FIXED, "chains=16", "draws=300", "warmup=50"] for word in ("--set", pair)]
 DIVERGING = ["--set", "kernel=SGLD", "--set", "step=100.0", "--set", "nbeta=wbic"]
-
-
-@pytest.fixture
-def run(capsys):
-    """Run the command line: exit code, standard output, standard error."""
-
-    def call(*words):
-        with pytest.raises(SystemExit) as end:
-            cli.main([str(word) for word in words])
-        out = capsys.readouterr()
-        return end.value.code, out.out, out.err
-
-    return call
 
 
 @pytest.fixture

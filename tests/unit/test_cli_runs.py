@@ -5,26 +5,12 @@ import textwrap
 
 import pytest
 
-from crunode import cli
 from crunode.core.catalog import Catalog
 from crunode.core.result import Estimate
 from crunode.core.store import RunStore, save_estimate
 
 pytestmark = pytest.mark.needs_full
 QUICK = ["nbeta=wbic", "kernel=HMC", "step=0.01", "leaps=4", "precision=5.0", "chains=2", "draws=30", "warmup=10"]
-
-
-@pytest.fixture
-def run(capsys):
-    """Run the command line: exit code, standard output, standard error."""
-
-    def call(*words):
-        with pytest.raises(SystemExit) as end:
-            cli.main([str(word) for word in words])
-        out = capsys.readouterr()
-        return end.value.code, out.out, out.err
-
-    return call
 
 
 @pytest.fixture

@@ -5,25 +5,11 @@ import textwrap
 import pytest
 
 import crunode as cr
-from crunode import cli
 from crunode.estimators import sweeps
 
 pytestmark = pytest.mark.needs_full
 
 QUICK = ["--set", "chains=2", "--set", "draws=40", "--set", "warmup=10"]
-
-
-@pytest.fixture
-def run(capsys):
-    """Run the command line: exit code, standard output, standard error."""
-
-    def call(*words):
-        with pytest.raises(SystemExit) as end:
-            cli.main([str(word) for word in words])
-        out = capsys.readouterr()
-        return end.value.code, out.out, out.err
-
-    return call
 
 
 @pytest.fixture

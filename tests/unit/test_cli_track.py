@@ -5,23 +5,9 @@ import textwrap
 import pytest
 import torch
 
-from crunode import cli
 from crunode.training.checkpoints import save_checkpoint
 
 pytestmark = pytest.mark.needs_full
-
-
-@pytest.fixture
-def run(capsys):
-    """Run the command line: exit code, standard output, standard error."""
-
-    def call(*words):
-        with pytest.raises(SystemExit) as end:
-            cli.main([str(word) for word in words])
-        out = capsys.readouterr()
-        return end.value.code, out.out, out.err
-
-    return call
 
 
 @pytest.fixture

@@ -9,8 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from crunode._extras import need
 from crunode.core.atomic import digest
-from crunode.core.guarded import shown
-from crunode.reporting.fragments import asset
+from crunode.reporting.fragments import asset, environment
 
 if TYPE_CHECKING:
     from crunode.app.access import Access
@@ -19,9 +18,6 @@ __all__ = ["STATIC", "message_page", "piece", "redirect", "render", "sign_in_pag
 
 STATIC = {"page.css": "text/css", "page.js": "text/javascript", "app.css": "text/css", "app.js": "text/javascript"}
 """Files that pages load, and their kinds: the first two are those of reports."""
-
-_LONGEST = 4000
-_SPACES = {ord(sign): " " for sign in "\n\r\t"}
 
 
 def render(template: str, status: int = 200, **content: Any) -> Any:
@@ -92,25 +88,9 @@ def _own(name: str) -> str:
 
 @functools.cache
 def _environment() -> Any:
-    jinja2 = need("jinja2", extra="app")
-    found = jinja2.Environment(
-        loader=jinja2.FunctionLoader(_own),
-        autoescape=True,
-        undefined=jinja2.StrictUndefined,
-        finalize=_bounded,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
+    found = environment(_own, "app")
     # Part of the address of a file, so that browsers ask for it again when it has changed.
     found.globals["marks"] = {name: digest(data)[:12] for name, data in static_files().items()}
     found.globals["when"] = when
     found.globals["here"] = ""
     return found
-
-
-def _bounded(value: Any) -> Any:
-    """What a template is about to write: HTML of our own as it is, everything else as short text of one line."""
-    if hasattr(value, "__html__"):
-        return value
-    text = "" if value is None else str(value)[:_LONGEST]
-    return shown(text.translate(_SPACES).encode("utf-8", "replace").decode())

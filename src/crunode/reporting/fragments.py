@@ -8,7 +8,7 @@ from __future__ import annotations
 import base64
 import functools
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from importlib import resources
 from typing import Any
@@ -21,7 +21,7 @@ from crunode.errors import FINDINGS
 from crunode.reporting.charts import WIDTH, Chart, Series, chart_data, drawing
 from crunode.reporting.views import RunView, Table, short, stated
 
-__all__ = ["asset", "chart_html", "findings_list", "render", "run_page", "shown_settings", "table_html"]
+__all__ = ["asset", "chart_html", "environment", "findings_list", "render", "run_page", "shown_settings", "table_html"]
 
 _LONGEST = 4000
 _SPACES = {ord(sign): " " for sign in "\n\r\t"}
@@ -148,17 +148,31 @@ def asset(name: str) -> str:
     return resources.files("crunode.reporting").joinpath("templates", name).read_text(encoding="utf-8")
 
 
-@functools.cache
-def _environment() -> Any:
-    jinja2 = need("jinja2", extra="report")
-    found = jinja2.Environment(
-        loader=jinja2.FunctionLoader(asset),
+def environment(source: Callable[[str], str], extra: str) -> Any:
+    r"""Templates whose text is bounded, freed of control characters and escaped, whatever page they are for.
+
+    Args:
+        source: Gives the text of a template by its name.
+        extra: The extra to name where Jinja2 is missing.
+
+    Example:
+        >>> environment(lambda name: "{{ text }}", "report").get_template("a").render(text="<b>\x1b[2J")
+        '&lt;b&gt;\\x1b[2J'
+    """
+    jinja2 = need("jinja2", extra=extra)
+    return jinja2.Environment(
+        loader=jinja2.FunctionLoader(source),
         autoescape=True,
         undefined=jinja2.StrictUndefined,
         finalize=_bounded,
         trim_blocks=True,
         lstrip_blocks=True,
     )
+
+
+@functools.cache
+def _environment() -> Any:
+    found = environment(asset, "report")
     found.globals["stated"] = stated
     return found
 

@@ -2,26 +2,12 @@ import json
 
 import pytest
 
-import crunode.cli as cli
 import crunode.recipes.benchmark.run as bench
 
 pytestmark = pytest.mark.needs_full
 
 QUICK = ["--set", "kernel=HMC", "--set", "step=1e-5", "--set", "leaps=2", "--set", "nbeta=wbic"]
 QUICK += ["--set", "precision=1.0", "--set", "chains=2", "--set", "draws=10", "--set", "warmup=2"]
-
-
-@pytest.fixture
-def run(capsys):
-    """Run the command line: exit code, standard output, standard error."""
-
-    def call(*words):
-        with pytest.raises(SystemExit) as end:
-            cli.main([str(word) for word in words])
-        out = capsys.readouterr()
-        return end.value.code, out.out, out.err
-
-    return call
 
 
 def test_a_benchmark_prints_its_table_and_writes_its_record(run, tmp_path):
