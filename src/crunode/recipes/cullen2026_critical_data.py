@@ -13,10 +13,11 @@ from crunode.recipes.base import Cell, Expected, Recipe, Result, Row
 from crunode.recipes.cullen2026_runs.curves import diverged, times_of
 from crunode.recipes.cullen2026_runs.pictures import draw_boundary
 from crunode.recipes.cullen2026_runs.plans import PAPER, TOY, seeds_of
-from crunode.recipes.cullen2026_runs.quadratic import place, quadratic_trainings
+from crunode.recipes.cullen2026_runs.quadratic import quadratic_trainings
 from crunode.recipes.cullen2026_runs.statistics import Boundary, fit_boundary, jackknife
 from crunode.recipes.grokking.settings import TrainingSettings
 from crunode.recipes.grokking.tasks import ModularTask
+from crunode.recipes.placing import place
 
 __all__ = ["PRINTED_FRACTIONS", "RECIPE", "cells", "compute", "figures", "points_of", "rows"]
 

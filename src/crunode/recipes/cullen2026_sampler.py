@@ -21,10 +21,11 @@ from crunode.recipes.cullen2026.constructed import own_truth
 from crunode.recipes.cullen2026.lines import claimed_sign, fit_line
 from crunode.recipes.cullen2026_runs.langevin import ChainSettings, excess_losses
 from crunode.recipes.cullen2026_runs.plans import BASELINE, PAPER, TOY
-from crunode.recipes.cullen2026_runs.quadratic import QuadraticPoints, place
+from crunode.recipes.cullen2026_runs.quadratic import QuadraticPoints
 from crunode.recipes.grokking.batched import train_many
 from crunode.recipes.grokking.settings import TrainingSettings
 from crunode.recipes.grokking.tasks import ModularTask
+from crunode.recipes.placing import place
 
 __all__ = ["RECIPE", "cells", "compute", "figures", "predicted_share", "rows"]
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,8 @@ from crunode.recipes.cullen2026_runs.curves import diverged, times_of
 from crunode.recipes.cullen2026_runs.langevin import PRINTED
 from crunode.recipes.cullen2026_runs.pictures import draw_trajectories
 from crunode.recipes.cullen2026_runs.plans import PAPER, curve_rows, seeds_of
-from crunode.recipes.cullen2026_runs.quadratic import place
 from crunode.recipes.cullen2026_runs.transformers import transformer_trainings
+from crunode.recipes.placing import place
 
 __all__ = ["RECIPE", "cells", "compute", "figures", "rows"]
 
@@ -25,6 +25,7 @@ _TOY_CHAINS = {
     "printed": ["given", {**asdict(PRINTED), "chains": 2, "warmup": 10, "draws": 30}],
     "local": ["own", {"nbeta": 1e5, "chains": 2, "warmup": 20, "draws": 30}],
 }
+_MEMORIZED = "none of these trainings generalizes: the validation loss rises while λ̂ falls with the training loss"
 _TOY = {"modulus": 7, "layers": 2, "width": 16, "heads": 2, "batch": None, "rate": 1e-2, "records": 20, "points": 4}
 _BASE = {"modulus": 53, "layers": 2, "width": 128, "heads": 4, "batch": 128, "rate": 1e-3, "records": 100, "points": 18}
 _CONDITIONS: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -61,8 +62,15 @@ def rows(results: Sequence[Result], size: str) -> list[Row]:
             note = f"after {min(reached)} to {max(reached)} epochs" if reached else ""
             share = len(reached) / len(trainings)
             found.append(Row(f"{name}: part with {what}", None, share, None, None, "shown", note))
-        found += curve_rows(name, trainings, "Fig. 13, appendix H.3.1", size, late=False)
+        generalized = any(one.generalization is not None for one in whole)
+        rows_of = curve_rows(name, trainings, "Fig. 13, appendix H.3.1", size, late=False)
+        found += rows_of if generalized else [_without_generalization(row) for row in rows_of]
     return found
+
+
+def _without_generalization(row: Row) -> Row:
+    """A claim about networks that come to generalize does not speak of those that only memorize."""
+    return replace(row, verdict="explained", note=f"{_MEMORIZED}; {row.note}") if row.verdict == "differs" else row
 
 
 def figures(results: Sequence[Result], folder: Path) -> list[Path]:

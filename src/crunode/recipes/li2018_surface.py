@@ -21,6 +21,7 @@ from crunode.curvature.operators import hessian
 from crunode.recipes.base import Cell, Expected, Recipe, Result, Row
 from crunode.recipes.datasets import load_images
 from crunode.recipes.models import FFNN, build
+from crunode.recipes.placing import place
 from crunode.topology.directions import Plane, random_directions
 from crunode.topology.surfaces import nonconvex_share, profile, surface
 
@@ -132,7 +133,7 @@ def trained(model: nn.Module, x: Tensor, y: Tensor, *, epochs: int, batch: int, 
     generator = torch.Generator().manual_seed(rest["seed"])
     steps = 0
     for _ in range(epochs):
-        for index in torch.randperm(len(x), generator=generator).split(batch):
+        for index in torch.randperm(len(x), generator=generator).to(x.device).split(batch):
             optimizer.zero_grad()
             functional.cross_entropy(model(x[index]), y[index]).backward()
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
@@ -161,10 +162,11 @@ def _data(pool: int, n: int) -> tuple[Tensor, Tensor]:
 
 
 def _surface(settings: Mapping[str, Any]) -> dict[str, Any]:
-    x, y = _data(settings["pool"], settings["n"])
+    x, y = (tensor.to(place()) for tensor in _data(settings["pool"], settings["n"]))
     with preserved_rng():
         torch.manual_seed(settings["seed"])
         net = ResidualNet(settings["blocks"], settings["kind"] == "skip", settings["channels"], math.isqrt(x.shape[1]))
+    net.to(x.device)
     order = {"decay": _DECAY, "seed": derived_seed(settings["seed"], 1)}
     trained(net, x, y, epochs=settings["epochs"], batch=_BATCH, rate=0.05, **order)
     land = Landscape(net, (x, y), functional.cross_entropy)

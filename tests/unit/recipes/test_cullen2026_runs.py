@@ -320,6 +320,30 @@ def test_claims_about_curves_can_fail():
     assert [row.verdict for row in bad] == ["agrees", "differs", "agrees"]
 
 
+def test_points_at_which_chains_diverged_are_counted():
+    some = [training(s) for s in range(2)]
+    assert not verdicts(plans.curve_rows("x", some, "Fig. 3", "paper"), "diverged")
+    some[0]["points"]["local"][5] = {"value": None, "se": None, "drift": None, "rhat": None}
+    (row,) = [row for row in plans.curve_rows("x", some, "Fig. 3", "paper") if "diverged" in row.name]
+    assert (row.ours, row.note) == (1 / 22, "1 of 22")
+
+
+@pytest.mark.parametrize("generalizes", [True, False])
+def test_transformers_that_only_memorize_are_no_case_against_the_claim(generalizes):
+    """λ̂ that rises where the validation loss falls differs; where nothing generalizes the reason is given."""
+    some = [training(s, sign=-1.0, generalizes=generalizes) for s in range(5)]
+    for one in some:
+        if not generalizes:
+            one["validation_loss"] = [1 + math.log1p(e) for e in EPOCHS]
+            for value in one["points"]["local"]:
+                value["value"] = 2000 - value["value"]
+    result = Result(Cell("a", {"condition": "a"}), {"trainings": some}, 1.0)
+    rows = cullen2026_transformer.rows([result], "paper")
+    (claim,) = [row for row in rows if "rank correlation with the validation loss at" in row.name]
+    assert claim.verdict == ("differs" if generalizes else "explained")
+    assert ("none of these trainings generalizes" in claim.note) == (not generalizes)
+
+
 def test_change_points_of_a_curve_are_where_it_falls():
     found = curves.change_epochs(training(), "local", seed=0)
     assert any(low < 128 and high > 16 for low, high in found)

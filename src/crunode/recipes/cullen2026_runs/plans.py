@@ -105,6 +105,11 @@ def curve_rows(
         numbers = [curve_numbers(one, chains) for one in trainings]
         what, total = f"{name}: {{}} {_NAMES.get(chains, chains)}", len(trainings)
         since = "from memorization on" if late else "at all epochs"
+        lost = [value["value"] is None for one in trainings for value in one["points"][chains]]
+        if any(lost):
+            share = sum(lost) / len(lost)
+            text = what.format("part of the points at which chains diverged, of")
+            found.append(Row(text, None, share, None, None, "shown", f"{sum(lost)} of {len(lost)}"))
         for key, text, above in (
             ("correlation" if late else "whole", f"rank correlation with the validation loss {since}, of", True),
             ("changes", "rank correlation with the validation loss of changes from point to point, of", True),

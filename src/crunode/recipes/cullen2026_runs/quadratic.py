@@ -15,16 +15,12 @@ from crunode.recipes.cullen2026_runs.langevin import coefficients, held_settings
 from crunode.recipes.grokking.batched import train_many
 from crunode.recipes.grokking.settings import RECORDED, GrokkingRun, TrainingSettings
 from crunode.recipes.grokking.tasks import ModularTask
+from crunode.recipes.placing import place
 
-__all__ = ["QuadraticPoints", "log_epochs", "place", "quadratic_trainings"]
+__all__ = ["QuadraticPoints", "log_epochs", "quadratic_trainings"]
 
 # Numbers of a tensor of examples × units, and bytes of weights, that may be held at once.
-_ROOM = {"cpu": 1 << 24, "cuda": 1 << 30}
-
-
-def place() -> torch.device:
-    """The GPU where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+_ROOM = {"cpu": 1 << 24, "cuda": 1 << 29}
 
 
 def log_epochs(epochs: int, count: int) -> list[int]:
@@ -100,7 +96,7 @@ class QuadraticPoints:
         features = units.square()
         gap = self._gap(features, second, targets, w.shape[1], index).div_(pairs.shape[1])
         by_second = torch.bmm(features.transpose(1, 2), gap)
-        by_units = torch.bmm(gap, second.transpose(1, 2)).mul_(units.mul_(2))
+        by_units = torch.bmm(2 * gap, second.transpose(1, 2)).mul_(units)
         by_first = torch.bmm(_one_hot(pairs, by_units, first.shape[1]).transpose(1, 2), by_units)
         return torch.cat([by_first.flatten(1), by_second.flatten(1)], 1).view_as(w)
 
@@ -125,8 +121,9 @@ class QuadraticPoints:
         """Wx, shape (networks, examples, K)."""
         first = self._layers(w)[0]
         offset = torch.arange(0, len(first) * first.shape[1], first.shape[1], device=w.device)
-        table, flat = first.flatten(0, 1), pairs + offset[:, None, None]
-        return (table[flat[..., 0]]).add_(table[flat[..., 1]])
+        table, flat = first.flatten(0, 1), (pairs + offset[:, None, None]).flatten(0, 1)
+        units = table.index_select(0, flat[:, 0]).add_(table.index_select(0, flat[:, 1]))
+        return units.view(*pairs.shape[:2], -1)
 
     def _gap(self, features: Tensor, second: Tensor, targets: Tensor, rows: int, index: Tensor | None) -> Tensor:
         gap = torch.bmm(features, second).unflatten(0, (-1, rows))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -14,9 +14,11 @@ from torch.func import functional_call, grad, vmap
 from crunode.core.rng import derived_seed
 from crunode.errors import InputError
 from crunode.recipes.cullen2026_runs.langevin import coefficients, held_settings
-from crunode.recipes.cullen2026_runs.quadratic import log_epochs, place
+from crunode.recipes.cullen2026_runs.quadratic import log_epochs
 from crunode.recipes.grokking.networks import ModularTransformer
 from crunode.recipes.grokking.tasks import ModularTask
+from crunode.recipes.placing import place
+from crunode.sampling.replay.capture import Captured
 
 __all__ = ["TransformerPoints", "transformer_trainings"]
 
@@ -173,6 +175,34 @@ def transformer_trainings(settings: Mapping[str, Any]) -> list[dict[str, Any]]:
     ]
 
 
+class _Launched:
+    """A function of tensors, with many small operations; on a GPU one CUDA graph for each size of batch."""
+
+    def __init__(self, fn: Callable[..., Tensor]) -> None:
+        self.fn = fn
+        self.by_size: dict[torch.Size, Callable[..., tuple[Tensor, ...]]] = {}
+
+    def __call__(self, w: Tensor, *batch: Tensor) -> Tensor:
+        if w.device.type != "cuda":
+            return self.fn(w, *batch)
+        size = batch[0].shape
+        if size not in self.by_size:
+            self.by_size[size] = self._captured(w, batch)
+        return self.by_size[size](w, *batch)[0]
+
+    def _captured(self, w: Tensor, batch: Sequence[Tensor]) -> Callable[..., tuple[Tensor, ...]]:
+        def plain(*tensors: Tensor) -> tuple[Tensor, ...]:
+            return (self.fn(*tensors),)
+
+        try:
+            captured = Captured(plain, [w, *batch], overwrite=True)
+        except RuntimeError:  # an operation that cannot be part of a graph
+            return plain
+        elsewhere = [w * 1.01, *(tensor.flip(1) for tensor in batch)]
+        found, wanted = captured(*elsewhere)[0], plain(*elsewhere)[0]
+        return captured if torch.allclose(found, wanted, rtol=1e-3, atol=1e-4 * float(wanted.abs().max())) else plain
+
+
 class _Steps:
     """Epochs of all trainings together."""
 
@@ -182,7 +212,7 @@ class _Steps:
         self.rate, self.decay = settings["rate"], settings["weight_decay"]
         self.coupled = settings["optimizer"] == "adam"
         self.size = min(settings["batch"] or self.pairs.shape[1], self.pairs.shape[1])
-        self.slope = vmap(grad(packed.loss))
+        self.slope = _Launched(vmap(grad(packed.loss)))
         self.mean, self.square, self.count = torch.zeros_like(w), torch.zeros_like(w), 0
         self.generators = [torch.Generator().manual_seed(derived_seed(s, 4)) for s in settings["seeds"]]
 

@@ -77,7 +77,7 @@ def gradients(
     features = units.square()
     gap = _gap(features, second, results, centred).div_(results.shape[1])
     by_second = torch.bmm(features.transpose(1, 2), gap)
-    by_units = torch.bmm(gap, second.transpose(1, 2)).mul_(units.mul_(2))
+    by_units = torch.bmm(2 * gap, second.transpose(1, 2)).mul_(units)
     if first.device.type != "cpu":
         return _summed_by_product(by_units, rows, first.shape[1]), by_second
     by_first = torch.zeros_like(first)

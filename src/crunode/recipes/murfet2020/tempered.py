@@ -20,6 +20,7 @@ from crunode.estimators.bounds import bounds
 from crunode.estimators.phases import phases
 from crunode.estimators.tempering import rlct
 from crunode.recipes.murfet2020.two_layer import live_units, sampled
+from crunode.recipes.placing import place
 from crunode.sampling.diagnostics import mcse_mean, split_rhat
 from crunode.sampling.each import sample_each
 from crunode.sampling.exchange import Exchange, exchange_report
@@ -30,7 +31,6 @@ from crunode.sampling.run import sample
 __all__ = [
     "FIVE",
     "baseline",
-    "device",
     "five_levels",
     "global_phases",
     "local_coefficient",
@@ -43,11 +43,6 @@ __all__ = [
 FIVE = (1.5, 1.25, 1.0, 0.75, 0.5)
 _HOTTEST = 1e-4
 _CENTER = math.log(20000)
-
-
-def device() -> str | None:
-    """Where to sample: a graphics card where there is one."""
-    return "cuda" if torch.cuda.is_available() else None
 
 
 def five_levels(n: int) -> tuple[float, ...]:
@@ -81,7 +76,7 @@ def table_slopes(settings: dict[str, Any]) -> dict[str, Any]:
     """
     n, levels = settings["n"], table_ladder(settings["n"], settings["hot"])
     lands = [
-        sampled(settings["m"], n, activation=settings["activation"], seed=settings["seed"] + k, device=device())
+        sampled(settings["m"], n, activation=settings["activation"], seed=settings["seed"] + k, device=place())
         for k in range(settings["sets"])
     ]
     prior = Gaussian(settings["sd"] ** -2, mean="origin")
@@ -89,7 +84,7 @@ def table_slopes(settings: dict[str, Any]) -> dict[str, Any]:
         [Posterior(land, levels, prior) for land in lands],
         Exchange(HMC(metric="diagonal")),
         keep=("positions",),
-        compiled=bool(settings.get("compiled")) and device() is None,
+        compiled=bool(settings.get("compiled")) and place().type == "cpu",
         **{key: settings[key] for key in ("chains", "draws", "warmup", "seed")},
     )
     five = five_levels(n)
@@ -155,12 +150,12 @@ def global_phases(settings: dict[str, Any]) -> dict[str, Any]:
     """
     hot = np.geomspace(_HOTTEST, 50.0, settings["hot"])
     levels = (*hot.tolist(), *np.geomspace(60.0, settings["coldest"], settings["cold"]).tolist())
-    land = sampled(settings["m"], settings["n"], noise=0.0, seed=settings["seed"], device=device())
+    land = sampled(settings["m"], settings["n"], noise=0.0, seed=settings["seed"], device=place())
     draws = sample(
         Posterior(land, levels, Gaussian(settings["sd"] ** -2, mean="origin")),
         Exchange(HMC(metric="diagonal")),
         keep=("positions",),
-        compiled=bool(settings.get("compiled")) and device() is None,
+        compiled=bool(settings.get("compiled")) and place().type == "cpu",
         **{key: settings[key] for key in ("chains", "draws", "warmup", "seed")},
     )
     live = live_units(land, draws.arrays["positions"])
@@ -188,12 +183,12 @@ def local_coefficient(settings: dict[str, Any]) -> dict[str, Any]:
     """
     what: dict[str, Any] = {"noise": 0.0, "dtype": torch.float64}
     what |= {key: settings[key] for key in ("activation", "seed")}
-    land = sampled(settings["m"], settings["n"], device=device(), **what)
+    land = sampled(settings["m"], settings["n"], device=place(), **what)
     levels: Sequence[float] = settings["levels"]
     draws = sample(
         Posterior(land, tuple(levels), Gaussian(1.0)),
         HMC(metric="diagonal"),
-        compiled=bool(settings.get("compiled")) and device() is None,
+        compiled=bool(settings.get("compiled")) and place().type == "cpu",
         **{key: settings[key] for key in ("chains", "draws", "warmup", "seed")},
     )
     curve = []

@@ -78,7 +78,7 @@ def sampled(
     noise: float = 1.0,
     activation: str = "relu",
     seed: int = 0,
-    device: str | None = None,
+    device: torch.device | str | None = None,
     dtype: torch.dtype = torch.float32,
 ) -> Landscape:
     """The landscape of n examples of the truth s_m at s_m: inputs uniform on [−1, 1]², labels with normal noise.

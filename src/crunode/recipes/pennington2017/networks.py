@@ -11,11 +11,11 @@ from torch import Tensor, nn
 
 from crunode.core.landscape import Landscape
 from crunode.curvature.operators import ggn, residual_part
+from crunode.recipes.placing import place
 
 __all__ = [
     "KINDS",
     "OneHidden",
-    "device",
     "examples_of",
     "hessian_parts",
     "initial",
@@ -31,11 +31,6 @@ KINDS: dict[str, tuple[Callable[[Tensor], Tensor], float]] = {
     "tanh": (torch.tanh, 1.0),
 }
 """Kinds of hidden units."""
-
-
-def device() -> torch.device:
-    """Where to compute: a GPU, where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 def examples_of(width: int, ratio: float) -> int:
@@ -76,7 +71,7 @@ def initial(kind: str, width: int, generator: torch.Generator) -> OneHidden:
 
 def landscape(net: OneHidden, x: Tensor, y: Tensor) -> Landscape:
     """L = (1/2m) Σ (ŷ − y)², so that the energy is ε = L/n."""
-    there = device()
+    there = place()
     return Landscape(net, (x.to(there), y.to(there)), "gaussian", device=there)
 
 
@@ -95,7 +90,7 @@ def trained(kind: str, nets: Sequence[OneHidden], x: Tensor, y: Tensor, steps: i
         y: Their targets.
         steps: How many.
     """
-    there = device()
+    there = place()
     act, (many, examples, width) = KINDS[kind][0], x.shape
     x, y = x.to(there), y.to(there)
     layers = [torch.stack([getattr(net, name).detach() for net in nets]).to(there) for name in ("first", "second")]

@@ -15,10 +15,11 @@ from crunode.curvature.natural import NaturalGradient
 from crunode.errors import EstimationError, InputError
 from crunode.recipes.datasets import load_images
 from crunode.recipes.models import build
+from crunode.recipes.placing import place
 from crunode.recipes.saghir2024.measure import measure_point
 from crunode.training.loop import train
 
-__all__ = ["AS_RUN", "OPTIMIZERS", "load_tensors", "make_optimizer", "place", "trajectory"]
+__all__ = ["AS_RUN", "OPTIMIZERS", "load_tensors", "make_optimizer", "trajectory"]
 
 MOMENTUM = 0.9
 _COLUMNS = ("loss", "validation_loss", "validation_accuracy", "update_norm", "gradient_norm", "rate")
@@ -33,11 +34,6 @@ OPTIMIZERS = {
 
 AS_RUN = (("kaldi", "sgd"), ("empirical", "plain"), ("true", "plain"))
 """NGD and the SGD that it is held against."""
-
-
-def place() -> torch.device:
-    """The GPU where there is one."""
-    return torch.device("cuda" if torch.cuda.is_available() else "cpu")
 
 
 @functools.lru_cache(maxsize=2)
