@@ -357,7 +357,9 @@ def figures(results: Sequence[Result], folder: Path) -> list[Path]:
         some = [r for r in results if r.settings["kind"] == kind]
         if not some:
             continue
-        figure, axes = pyplot.subplots(len(names), 2, figsize=(9, 3.4 * len(names)), squeeze=False)
+        figure, axes = pyplot.subplots(
+            len(names), 2, figsize=(9, 3.4 * len(names)), squeeze=False, layout="constrained"
+        )
         for row, name in zip(axes, names, strict=True):
             for axis, (x_key, line_key) in zip(row, (("width", "modulus"), ("modulus", "width")), strict=True):
                 _draw(axis, some, name, x_key, line_key)
@@ -386,7 +388,7 @@ def _draw(axis: Any, results: Sequence[Result], name: str, x_key: str, line_key:
         found = [values[r.cell.name] for r in here]
         label = f"{'p' if line_key == 'modulus' else 'K'} = {fixed}"
         axis.errorbar(places, *zip(*found, strict=True), fmt="o", ms=3, color=f"C{number % 10}", label=label)
-    axis.set(xlabel="K" if x_key == "width" else "p", ylabel=f"λ̂ ({name}), lines: closed form", yscale="log")
+    axis.set(xlabel="K" if x_key == "width" else "p", ylabel=f"λ̂, {name}; lines: exact", yscale="log")
     axis.legend(fontsize=6)
 
 

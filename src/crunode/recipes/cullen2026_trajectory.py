@@ -66,7 +66,7 @@ def rows(results: Sequence[Result], size: str) -> list[Row]:
 
 
 def _change_row(name: str, trainings: Sequence[dict[str, Any]]) -> Row:
-    """How often λ̂ has a change point down between memorization and twice the time of generalization."""
+    """How often λ̂ has a change to a lower stretch between memorization and twice the time of generalization."""
     hits, notes = 0, []
     for index, one in enumerate(trainings):
         times = None if diverged(one) else times_of(one)
@@ -78,9 +78,9 @@ def _change_row(name: str, trainings: Sequence[dict[str, Any]]) -> Row:
             if high >= times.memorization and low <= 2 * times.generalization
         ]
         hits += bool(within)
-        notes += [f"{low} to {high}" for low, high in within[-1:]]
-    what = f"{name}: part of the trainings with a change point of λ̂ (local chains) between the two times"
-    note = f"intervals of epochs: {', '.join(notes)}" if notes else ""
+        notes += [f"{low} to {high}" for low, high in within[:1]]
+    what = f"{name}: part of the trainings with a change of λ̂ (local chains) to a lower stretch between the two times"
+    note = f"the first, in epochs: {', '.join(notes)}" if notes else ""
     return Row(what, None, hits / len(trainings), None, None, "shown", note)
 
 

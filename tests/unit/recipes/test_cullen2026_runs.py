@@ -347,6 +347,8 @@ def test_transformers_that_only_memorize_are_no_case_against_the_claim(generaliz
 def test_change_points_of_a_curve_are_where_it_falls():
     found = curves.change_epochs(training(), "local", seed=0)
     assert any(low < 128 and high > 16 for low, high in found)
+    rising = training(sign=-1.0)
+    assert not [(low, high) for low, high in curves.change_epochs(rising, "local", seed=0) if high > 16]
 
 
 def severity_result(slope):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from itertools import pairwise
 from typing import Any
 
 import numpy as np
@@ -126,12 +127,13 @@ def curve_numbers(training: Training, name: str) -> dict[str, float | None]:
 
 
 def change_epochs(training: Training, name: str, seed: int) -> list[tuple[int, int]]:
-    """Intervals of epochs in which λ̂ falls to another level or line, by `find_transitions`."""
+    """Intervals of epochs in which λ̂ goes over to a stretch that is lower than the last one, by `find_transitions`."""
     epochs, values, errors, _ = llc_curve(training, name)
     if len(values) < 6:
         return []
     found = find_transitions([int(e) for e in epochs], values, errors, seed=seed)
-    return [(change.low, change.high) for change in found.changes if change.jump < 0]
+    stretches = zip(found.changes, pairwise(found.segments), strict=True)
+    return [(change.low, change.high) for change, (before, after) in stretches if after.value < before.value]
 
 
 def gathered(numbers: Sequence[Mapping[str, float | None]], key: str) -> list[float]:

@@ -74,6 +74,10 @@ def draw_boundary(columns: Mapping[int, tuple[Sequence[float], ...]], fit: Bound
         grid = np.geomspace(min(min(x) for x, _ in columns.values()), max(max(x) for x, _ in columns.values()), 200)
         axis.plot(grid, 1 / (1 + (fit.middle / grid) ** (1 / fit.width)), "k-", lw=1)
     axis.set(xscale="log", xlabel="N / (M log M)", ylabel="validation accuracy")
+    low, high = axis.get_xlim()
+    axis.set_xticks([tick for tick in (0.5, 1, 2, 3, 5, 10, 20, 50) if low <= tick <= high])
+    axis.xaxis.set_major_formatter("{x:g}")
+    axis.xaxis.set_minor_formatter("")
     axis.legend(fontsize=7)
     return _saved(pyplot, figure, path)
 
