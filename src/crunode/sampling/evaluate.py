@@ -12,6 +12,7 @@ from torch.func import grad, vmap
 from crunode.core.data import leaves, map_tree
 from crunode.core.landscape import Landscape
 from crunode.sampling.replay.capture import Captured
+from crunode.sampling.replay.sparse import sparse_tensors
 from crunode.sampling.replay.tape import NARROW, Untapeable, record
 
 __all__ = ["Evaluator", "feature_major", "flatten", "is_narrow"]
@@ -126,7 +127,10 @@ class Evaluator:
         narrow = NARROW if w.device.type == "cpu" else 0
         try:
             arranged = [w, *self._arranged(tensors)]
-            replay = record(self._plain, w, *tensors, narrow=narrow, strided=arranged, overwrite=self.overwrite)
+            sparse = {1 + k: most for k, most in sparse_tensors(tensors, leaves(self.template)).items()}
+            replay = record(
+                self._plain, w, *tensors, narrow=narrow, strided=arranged, sparse=sparse, overwrite=self.overwrite
+            )
             if not self._agrees(replay, w, tensors):
                 self.why = "replayed operations give another result"
                 return None

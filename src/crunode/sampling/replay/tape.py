@@ -9,7 +9,7 @@ with a narrow result are computed in the transposed order, which on CPUs is seve
 from __future__ import annotations
 
 import operator
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,6 +19,7 @@ from torch.utils._pytree import tree_leaves, tree_map_only
 
 from crunode.sampling.replay.calls import Call, Recorder, Untapeable, written_by
 from crunode.sampling.replay.memory import filling, memory, smallest, storage, trailing, viewable
+from crunode.sampling.replay.sparse import SparseProducts
 from crunode.sampling.replay.standing import give_standing
 from crunode.sampling.replay.views import Bound
 
@@ -41,6 +42,7 @@ def record(
     *inputs: Tensor,
     narrow: int = 0,
     strided: Sequence[Tensor] = (),
+    sparse: Mapping[int, int] | None = None,
     overwrite: bool = False,
 ) -> Callable[..., tuple[Tensor, ...]]:
     """A function equal to `fn` for tensors of the same shapes and dtypes, that runs its tensor operations alone.
@@ -52,6 +54,8 @@ def record(
         inputs: Tensors to record with.
         narrow: Products with at most this many columns are computed in transposed order; 0 for none.
         strided: The same tensors with the strides they will have from now on, where these are others.
+        sparse: Inputs of whose entries most are zero, by number, with the most non-zero ones in a row: products with
+            these are computed over the non-zero entries where that is faster.
         overwrite: The first result is overwritten by the next call, which spares memory from being taken anew.
 
     Raises:
@@ -66,7 +70,7 @@ def record(
     with torch.no_grad(), recorder:
         out = fn(*inputs)
     with torch.no_grad():
-        writer = _Writer(inputs, strided or inputs, recorder.calls, narrow)
+        writer = _Writer(inputs, strided or inputs, recorder.calls, narrow, sparse or {})
         module = writer.write(out)
         if writer.written:
             replay: Callable[..., tuple[Tensor, ...]] = module.forward
@@ -89,7 +93,14 @@ class _Value:
 class _Writer:
     """Goes through the recorded calls once, executing as it writes, so that shapes and strides are always known."""
 
-    def __init__(self, inputs: Sequence[Tensor], strided: Sequence[Tensor], calls: list[Call], narrow: int) -> None:
+    def __init__(
+        self,
+        inputs: Sequence[Tensor],
+        strided: Sequence[Tensor],
+        calls: list[Call],
+        narrow: int,
+        sparse: Mapping[int, int],
+    ) -> None:
         self.graph, self.root, self.calls, self.narrow = fx.Graph(), torch.nn.Module(), calls, narrow
         self.values: dict[int, _Value] = {}
         self.views: dict[Any, _Value] = {}
@@ -97,6 +108,7 @@ class _Writer:
         self.flat: dict[int, _Value] = {}  # views that would have to copy: of what, for as long as nobody reads them
         self.written = {storage(tensor) for call in calls for tensor in written_by(call)}
         self.inputs = {storage(tensor) for tensor in (*inputs, *strided)}
+        self.sparse = SparseProducts([(strided[k], most) for k, most in sparse.items()])
         for k, (tensor, same) in enumerate(zip(inputs, strided, strict=True)):
             value = _Value(same, self.graph.placeholder(f"input_{k}"))
             self.made[value.node] = value
@@ -130,6 +142,8 @@ class _Writer:
         if safe and self.flat and self._is_pointwise(func, args) and self._unflattened(func, args, kwargs, result):
             return
         if safe and (self._scaled(func, args, result) or self._by_class(func, args, result)):
+            return
+        if safe and self._sparse(func, args, kwargs, result):
             return
         mapped = tree_map_only(Tensor, self._of, (args, kwargs))
         if not isinstance(result, Tensor):
@@ -219,6 +233,19 @@ class _Writer:
         flipped = [self._emit(torch.transpose, (self._of(tensor), -2, -1)) for tensor in args[:tensors]]
         made = self._emit(direct, (*flipped, result.ndim - 2, *args[tensors + 1 :]))
         self._keep(result, self._emit(torch.transpose, (made, -2, -1)))
+        return True
+
+    def _sparse(self, func: Any, args: Any, kwargs: Any, result: Tensor) -> bool:
+        """Compute a product with examples that are mostly zeros over the others alone."""
+        if kwargs or not (func in _PRODUCTS or (func is _ATEN.addmm.default and args[0].ndim == 1)):
+            return False
+        *bias, a, b = (self._of(tensor) for tensor in args)
+        found = self.sparse.of(a.tensor, b.tensor)
+        if found is None:
+            return False
+        product, scratch = found
+        made = self._emit(product, (a, b, self._of(scratch)))
+        self._keep(result, self._emit(torch.add, (made, bias[0])) if bias else made)
         return True
 
     def _is_narrow(self, result: Tensor) -> bool:
