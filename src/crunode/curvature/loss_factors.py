@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import torch
@@ -13,6 +14,7 @@ from crunode.curvature.jacobian import Evaluation, NoOutputs, output_roots
 
 __all__ = ["loss_factors", "loss_slope", "softmax_factors"]
 
+_HALF = (torch.float16, torch.bfloat16)
 _AGREE = {torch.float64: 1e-9, torch.float32: 1e-4}
 
 
@@ -48,23 +50,47 @@ def loss_factors(land: Landscape, outputs: Tensor, batch: Any) -> Tensor:
         >>> loss_factors(land, torch.zeros(4, 3), next(land.passes()))
         tensor(1.)
     """
-    free, slope = loss_slope(land, outputs, map_tree(lambda t: _as_wide(t, outputs), batch[-1]))
-    probe = torch.arange(free.numel(), dtype=free.dtype, device=free.device).cos_().add_(2).reshape(free.shape)
-    if not slope.requires_grad:
-        return torch.zeros((), dtype=free.dtype, device=free.device)
-    product = torch.autograd.grad(slope, free, probe)[0]
-    if not torch.isfinite(product).all():
-        raise NoOutputs("the second derivative of the loss in the outputs is not finite")
-    allowed = _AGREE.get(free.dtype, 1e-2)
+    found = _product(land, outputs, batch[-1])
+    if found is None:
+        return torch.zeros((), dtype=outputs.dtype, device=outputs.device)
+    product, probe = found
+    allowed = _AGREE.get(outputs.dtype, 1e-2)
     ratio = product / probe
-    if float(ratio.max() - ratio.min()) <= allowed * float(ratio.mean()):
-        return ratio.mean().sqrt()
+    middle = ratio.mean()
+    low, high, mean = torch.stack([*torch.aminmax(ratio), middle]).tolist()  # one wait for the device in place of four
+    if not math.isfinite(low + high):
+        raise NoOutputs("the second derivative of the loss in the outputs is not finite")
+    if high - low <= allowed * mean:
+        return middle.sqrt().to(outputs.dtype)
     if outputs.ndim == 2:
         factors = softmax_factors(outputs.detach())
-        theirs = (factors.transpose(1, 2) @ (factors @ probe[..., None]))[..., 0]
-        if float((product - theirs).abs().max()) <= allowed * float(theirs.abs().max()):
+        theirs = (factors.transpose(1, 2) @ (factors @ probe.to(factors.dtype)[..., None]))[..., 0]
+        sizes = [torch.linalg.vector_norm(t, math.inf) for t in (product - theirs, theirs)]
+        away, size = torch.stack([s.to(product.dtype) for s in sizes]).tolist()
+        if away <= allowed * size:
             return factors
     return output_roots(Evaluation(land), batch).to(outputs.dtype)
+
+
+def _product(land: Landscape, outputs: Tensor, target: Any) -> tuple[Tensor, Tensor] | None:
+    """The second derivative of the losses in the outputs times a vector, and that vector; None where it is zero.
+
+    In double precision where the loss takes it: where all examples are predicted well, the second derivative is what
+    nearly cancels, and rounding of single precision would hide that it has a known form.
+    """
+    kinds = dict.fromkeys((torch.float64, outputs.dtype))
+    for dtype in kinds:
+        try:
+            wide = outputs.detach().to(dtype)
+            free, slope = loss_slope(land, wide, map_tree(lambda t: _as_wide(t, wide), target))  # noqa: B023
+            if not slope.requires_grad:
+                return None
+            probe = torch.arange(free.numel(), dtype=dtype, device=free.device).cos_().add_(2).reshape(free.shape)
+            return torch.autograd.grad(slope, free, probe)[0], probe
+        except Exception:  # class weights in single precision, or a device without doubles
+            if dtype == outputs.dtype:
+                raise
+    raise AssertionError
 
 
 def softmax_factors(logits: Tensor) -> Tensor:
@@ -90,5 +116,6 @@ def softmax_factors(logits: Tensor) -> Tensor:
 
 
 def _as_wide(target: Tensor, outputs: Tensor) -> Tensor:
-    """Targets of half precision as wide as the outputs, as losses take them."""
-    return target.to(outputs.dtype) if target.dtype in (torch.float16, torch.bfloat16) else target
+    """Targets of less precision than outputs as wide as these, as losses take them."""
+    narrow = target.is_floating_point() and (outputs.dtype == torch.float64 or target.dtype in _HALF)
+    return target.to(outputs.dtype) if narrow else target

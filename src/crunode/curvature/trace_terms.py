@@ -10,7 +10,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -37,7 +37,11 @@ __all__ = [
     "model_outputs",
 ]
 
+# Numbers that are held at once, and that backward passes made at once go through: beyond the processor's cache these
+# gain nothing. An accelerator takes more of both, as an operation costs much there beside its arithmetic.
 _HELD = 1 << 24
+_BATCHED = 1 << 20
+_ON_ACCELERATOR = 1 << 27
 _HALF = (torch.float16, torch.bfloat16)
 
 
@@ -103,7 +107,7 @@ def exact_gauss_newton(land: Landscape, layers: tuple[Layer, ...], signals: int)
     `loss_factors`: one backward pass for each of the `signals` values of k, without gradients in weights.
     """
     free, total = free_tensors(land), torch.zeros((), dtype=torch.float64, device=land.device)
-    zeros, values = torch.zeros((), dtype=torch.int64, device=land.device), 0
+    zeros, values = torch.zeros((), dtype=torch.float64, device=land.device), 0
     curved: set[str] = set()
     kinked: set[str] = set()
     for batch in land.passes(_rows_at_once(land, layers, signals)):
@@ -112,21 +116,43 @@ def exact_gauss_newton(land: Landscape, layers: tuple[Layer, ...], signals: int)
         curved |= set(seen.curved)
         kinked |= set(seen.kinked)
         sums = [_Squares(record) for record in records]
-        shifts = [record.shift for record in records]
-        for k in range(factor_count(factors, outputs)):
-            row = _row(factors, k, outputs)
-            found = torch.autograd.grad(outputs, shifts, row, retain_graph=True, allow_unused=True)
+        for found in _signals(land, outputs, _all_rows(factors, outputs), [record.shift for record in records]):
             for part, signal in zip(sums, found, strict=True):
                 if signal is not None:
                     part.add(signal)
-        total += sum(part.value() for part in sums)
+        parts = [value for part in sums if (value := part.value()) is not None]
+        if parts:
+            total += torch.cat(parts).sum(dtype=torch.float64)
         for record in records[:-1]:  # the last one feeds the loss, which has no kinks
             if not isinstance(record.layer.module, nn.Linear | nn.Conv1d | nn.Conv2d | nn.Conv3d):
                 continue  # zeros before a normalization layer come out of it as others
             zeros += (record.given == 0).sum()
             values += record.given.numel()
-    share = float(zeros) / max(values, 1)
-    return GaussNewton(float(total) / land.data.rows, share, tuple(sorted(curved)), tuple(sorted(kinked)))
+    trace, share = torch.stack([total, zeros]).tolist()  # the host waits for the device once
+    return GaussNewton(trace / land.data.rows, share / max(values, 1), tuple(sorted(curved)), tuple(sorted(kinked)))
+
+
+def _signals(
+    land: Landscape, outputs: Tensor, rows: Tensor, shifts: list[Tensor]
+) -> Iterator[tuple[Tensor | None, ...]]:
+    """What comes back to the shifts for the rows, shape (rows, *shape of the outputs): several at once, as fits.
+
+    Batched backward passes take as many operations as one. Where some operation cannot be batched, it is one by one.
+    """
+    fits = max(1, _room(land, _BATCHED) // (land.activations * len(outputs)))
+    options = {"retain_graph": True, "allow_unused": True}
+    while len(rows):
+        several = min(fits, len(rows)) > 1
+        try:
+            given = rows[:fits] if several else rows[0]
+            found = torch.autograd.grad(outputs, shifts, given, is_grads_batched=several, **options)
+        except Exception:  # whatever the code of an operation raises on batches of what it expects
+            if not several:
+                raise
+            fits = 1
+            continue
+        rows = rows[fits:]
+        yield found if several else tuple(None if signal is None else signal[None] for signal in found)
 
 
 class _Squares:
@@ -137,29 +163,31 @@ class _Squares:
         self._sum: Tensor | None = None
         self._kept: list[Tensor] = []
 
-    def add(self, signal: Tensor) -> None:
-        parts = self._record.layer.grouped(signal)
+    def add(self, signals: Tensor) -> None:
+        """Take in signals with a leading axis k."""
+        parts = self._record.layer.grouped(signals.flatten(0, 1)).unflatten(0, signals.shape[:2])
         if self._record.root.shape[2] > 1:
-            self._kept.append(parts)  # one large product in the end takes less time than many small ones
-        elif self._sum is None:
-            self._sum = parts.square()
+            # One large product in the end takes less time than many small ones.
+            self._kept.append(parts.movedim(0, 2).flatten(2, 3))
         else:
-            self._sum.addcmul_(parts, parts)
+            squares = parts.square().sum((0, 3, 4))
+            self._sum = squares if self._sum is None else self._sum.add_(squares)
 
-    def value(self) -> Tensor:
+    def value(self) -> Tensor | None:
+        """The sum for each example; None where there were no signals."""
         root = self._record.root
         if self._sum is not None:
-            found = self._sum.sum((2, 3)) * root.square()[..., 0, 0]
+            found = self._sum * root.square()[..., 0, 0]
         elif self._kept:
-            signals = torch.cat(self._kept, 2)
+            signals = self._kept[0] if len(self._kept) == 1 else torch.cat(self._kept, 2)
             _, _, positions, inputs = root.shape
             if signals.shape[2] * (inputs - positions) > positions * inputs:
                 found = (signals.transpose(2, 3) @ signals) * (root @ root.transpose(2, 3))
             else:
                 found = (signals @ root).square()
         else:
-            found = torch.zeros(1, 1, dtype=root.dtype, device=root.device)
-        return found.flatten(1).sum(1).double().sum()
+            return None
+        return found.flatten(1).sum(1)
 
 
 class LayerProbes:
@@ -342,13 +370,13 @@ class GaussNewtonProducts:
         return torch.stack([s.to(land.device) for s in squares])[:, None] / land.data.rows
 
 
-def _row(factors: Tensor, k: int, outputs: Tensor) -> Tensor:
-    """r_ik for all examples, in the shape of the outputs."""
+def _all_rows(factors: Tensor, outputs: Tensor) -> Tensor:
+    """r_ik for all k and examples, shape (rows, *shape of the outputs)."""
     if factors.ndim:
-        return factors[:, k].reshape(outputs.shape)
-    row = torch.zeros_like(outputs)
-    row.view(len(outputs), -1)[:, k] = factors
-    return row
+        return factors.transpose(0, 1).reshape(-1, *outputs.shape)
+    count = outputs[0].numel()
+    unit = torch.eye(count, dtype=outputs.dtype, device=outputs.device) * factors
+    return unit[:, None].expand(count, len(outputs), count).reshape(count, *outputs.shape)
 
 
 def _signed(factors: Tensor, outputs: Tensor, generator: torch.Generator) -> Tensor:
@@ -389,9 +417,10 @@ def _generator(land: Landscape, seed: int, *key: int) -> torch.Generator:
 
 def _rows_at_once(land: Landscape, layers: tuple[Layer, ...], signals: int = 0) -> int:
     """Examples to take at once, so that what layers were given, and signals at many positions, fit beside the rest."""
-    free = free_tensors(land)
-    batch = next(iter(land.passes(1)))
-    with torch.no_grad():
-        _, records = recorded(layers, lambda: losses_at(land, free, batch))
-    held = sum(r.root.numel() + (signals * r.shift.numel() if r.root.shape[2] > 1 else 0) for r in records)
-    return max(1, _HELD // (2 * land.activations + held // leaves(batch)[0].shape[0]))
+    held = sum(layer.held + (signals * layer.gives if layer.positions > 1 else 0) for layer in layers)
+    return max(1, _room(land, _HELD) // (2 * land.activations + held))
+
+
+def _room(land: Landscape, numbers: int) -> int:
+    """That many numbers on a processor, more on an accelerator."""
+    return numbers if land.device.type == "cpu" else max(numbers, _ON_ACCELERATOR)

@@ -12,7 +12,8 @@ import torch
 from crunode.core.landscape import Landscape
 from crunode.core.result import Estimate, Finding, provenance
 from crunode.core.rng import preserved_rng
-from crunode.curvature.activations import Coverage, coverage, free_tensors, recorded
+from crunode.curvature.activations import free_tensors, recorded
+from crunode.curvature.coverage import Coverage, coverage
 from crunode.curvature.jacobian import NoOutputs
 from crunode.curvature.loss_factors import loss_factors
 from crunode.curvature.piecewise import operations
@@ -223,6 +224,9 @@ def _plan(land: Landscape, whole: bool = False) -> _Plan:
     found = coverage(land)
     if land._module._loss.takes_model:
         return _Plan(found, True, False, f"the loss {land.loss_name} takes the whole model", 0, (), ())
+    if found.layers and 0 < found.outputs <= _CLASSES:
+        # All examples are looked at where the Gauss-Newton part is taken, which is at once.
+        return _Plan(found, True, True, "", found.outputs, (), ())
     batch = next(iter(land.passes(2)))
     free = free_tensors(land)
     try:

@@ -5,7 +5,8 @@ import torch
 from torch import nn
 
 import crunode as cr
-from crunode.curvature.activations import coverage, free_tensors, outputs_at, recorded
+from crunode.curvature.activations import free_tensors, outputs_at, recorded
+from crunode.curvature.coverage import coverage
 from crunode.curvature.loss_factors import loss_factors, softmax_factors
 from crunode.curvature.piecewise import operations
 from crunode.curvature.traces import hessian_trace
