@@ -13,6 +13,7 @@ import json
 import statistics
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -38,7 +39,7 @@ def plain_loop(modulus: int, width: int, epochs: int, device: torch.device) -> N
             optimizer.step()
 
 
-def batched(modulus: int, width: int, count: int, epochs: int, device: torch.device) -> None:
+def together(modulus: int, width: int, count: int, device: torch.device, epochs: int) -> None:
     """Many trainings with split, weights, order and rate of their own."""
     grid = [
         TrainingSettings(ModularTask(modulus, seed=seed), width=width, rate=1e-3 * (1 + seed % 5), seed=seed)
@@ -76,10 +77,9 @@ def main() -> None:
     device = torch.device(given.device)
     shape = (given.modulus, given.width)
     cases: list[tuple[str, int, Callable[[int], None]]] = [
-        ("plain torch loop", 1, lambda epochs: plain_loop(*shape, epochs, device))
+        ("plain torch loop", 1, lambda epochs: plain_loop(*shape, epochs, device)),
+        *(("train_many", count, partial(together, *shape, count, device)) for count in given.counts),
     ]
-    for count in given.counts:
-        cases.append(("train_many", count, lambda epochs, c=count: batched(*shape, c, epochs, device)))
     rows: list[dict[str, Any]] = []
     for name, count, run in cases:
         each = seconds(run, *given.lengths, given.repeats, device)
@@ -96,11 +96,11 @@ def main() -> None:
             }
         )
         print(f"{name:18} {count:4} together: {1e3 * median:8.3f} ms an epoch, {rate:8.2f} a minute, {ratio:6.1f}x")
-    if given.out:
-        settings = {name: value for name, value in vars(given).items() if name != "out"}
-        given.out.write_text(
-            json.dumps({"settings": settings, "rows": rows, "provenance": provenance()}, indent=1) + "\n"
-        )
+        if given.out:  # after each case, so that nothing measured is lost
+            settings = {key: value for key, value in vars(given).items() if key != "out"}
+            given.out.write_text(
+                json.dumps({"settings": settings, "rows": rows, "provenance": provenance()}, indent=1) + "\n"
+            )
 
 
 if __name__ == "__main__":

@@ -91,9 +91,12 @@ def _decay_rows(name: str, rates: Sequence[float], values: np.ndarray, source: s
     lost = f"; {fit.left_out} of {values.size} values left out" if fit.left_out else ""
     means = ", ".join(f"{m:.4g}" for m in _means(values))
     notes = [f"R² {r2:.3f}{lost}; means {means}" for r2 in (fit.power_r2, fit.exponential_r2)]
+    found = [m for m in _means(values) if np.isfinite(m)]
+    most = Row(f"{name}: largest mean over smallest", None, max(found) / min(found), None, None, "shown")
     return [
         claim_row(f"{name} as a power of the rate", fit.exponent, source, above=False, size=size, note=notes[0]),
         claim_row(f"{name} as an exponential in the rate", fit.rate, source, above=False, size=size, note=notes[1]),
+        most,
     ]
 
 

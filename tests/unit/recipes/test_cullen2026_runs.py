@@ -368,7 +368,9 @@ def test_trainings_that_do_not_generalize_have_no_severity():
 @pytest.mark.parametrize(("slope", "verdict"), [(-0.3, "agrees"), (0.3, "differs")])
 def test_claims_about_rates_can_fail(slope, verdict):
     rows = cullen2026_severity.rows([severity_result(slope)], "paper")
-    assert verdicts(rows, "maximum of λ̂") == [verdict, verdict]
+    assert verdicts(rows, "maximum of λ̂") == [verdict, verdict, "shown"]
+    (spread,) = [row.ours for row in rows if "maximum of λ̂" in row.name and "largest mean" in row.name]
+    assert spread == pytest.approx(100**0.3, rel=0.02)
     row = next(row for row in rows if "local chains) as a power" in row.name)
     assert row.ours == pytest.approx(slope, abs=0.02)
 
