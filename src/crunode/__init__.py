@@ -5,8 +5,9 @@ Public names are resolved when first used, so that `import crunode` is quick and
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from crunode._lazy import resolver
 
 if TYPE_CHECKING:
     from crunode import curvature, exact, spectra, topology
@@ -158,14 +159,14 @@ __all__ = [
 ]
 
 _HOMES = {
-    "crunode.core.catalog": ("Catalog",),
-    "crunode.core.deadline": ("Deadline",),
-    "crunode.core.execute": ("Executor", "Processes", "Serial"),
-    "crunode.core.execute_ray": ("Ray",),
-    "crunode.core.landscape": ("Landscape",),
-    "crunode.core.result": ("Draws", "Estimate", "Finding"),
-    "crunode.core.store": ("load_estimate",),
-    "crunode.errors": (
+    "core.catalog": ("Catalog",),
+    "core.deadline": ("Deadline",),
+    "core.execute": ("Executor", "Processes", "Serial"),
+    "core.execute_ray": ("Ray",),
+    "core.landscape": ("Landscape",),
+    "core.result": ("Draws", "Estimate", "Finding"),
+    "core.store": ("load_estimate",),
+    "errors": (
         "CrunodeError",
         "DeadlineReached",
         "DiagnosticWarning",
@@ -175,11 +176,11 @@ _HOMES = {
         "StoreError",
         "StoreMismatch",
     ),
-    "crunode.estimators.bounds": ("bounds",),
-    "crunode.estimators.classical": ("aic", "bic", "dic"),
-    "crunode.estimators.coefficient": ("llc",),
-    "crunode.estimators.comparison": ("Comparison", "compare"),
-    "crunode.estimators.criteria": (
+    "estimators.bounds": ("bounds",),
+    "estimators.classical": ("aic", "bic", "dic"),
+    "estimators.coefficient": ("llc",),
+    "estimators.comparison": ("Comparison", "compare"),
+    "estimators.criteria": (
         "bayes_training_loss",
         "functional_variance",
         "gibbs_training_loss",
@@ -188,45 +189,38 @@ _HOMES = {
         "waic",
         "wbic",
     ),
-    "crunode.estimators.equations": ("EquationsOfState", "equations_of_state", "simulate"),
-    "crunode.estimators.energy_curve": ("coefficient_from_energy",),
-    "crunode.estimators.evidence": ("free_energy",),
-    "crunode.estimators.multitemperature": ("multi_temperature",),
-    "crunode.estimators.phase_diagram": ("PhaseDiagram", "Transition"),
-    "crunode.estimators.phases": ("phases",),
-    "crunode.estimators.singularity": ("Singularity", "singularity"),
-    "crunode.estimators.generalization": ("bayes_generalization_loss", "gibbs_generalization_loss"),
-    "crunode.estimators.likelihoods": ("normalization",),
-    "crunode.estimators.sweep_result": ("Sweep",),
-    "crunode.estimators.sweeps": ("sweep",),
-    "crunode.estimators.tempering": ("rlct",),
-    "crunode.estimators.triples": ("Triple",),
-    "crunode.estimators.volume": ("volume_scaling",),
-    "crunode.recipes.registry": ("recipe",),
-    "crunode.recipes.rerunning": ("rerun",),
-    "crunode.reporting.html": ("report",),
-    "crunode.sampling.each": ("sample_each",),
-    "crunode.sampling.exchange": ("Exchange", "exchange_report"),
-    "crunode.sampling.ladders": ("ladder",),
-    "crunode.sampling.metropolis": ("HMC", "MALA"),
-    "crunode.sampling.nuts": ("NUTS",),
-    "crunode.sampling.posterior": ("Density", "Flat", "Gaussian", "Posterior"),
-    "crunode.sampling.run": ("sample",),
-    "crunode.sampling.stochastic": ("PSGLD", "SGHMC", "SGLD", "SGNHT"),
-    "crunode.sampling.tuning": ("tune",),
-    "crunode.training.schedules": ("every", "log_spaced"),
-    "crunode.training.tracker": ("Tracker", "track"),
-    "crunode.training.trajectory": ("Trajectory",),
+    "estimators.equations": ("EquationsOfState", "equations_of_state", "simulate"),
+    "estimators.energy_curve": ("coefficient_from_energy",),
+    "estimators.evidence": ("free_energy",),
+    "estimators.multitemperature": ("multi_temperature",),
+    "estimators.phase_diagram": ("PhaseDiagram", "Transition"),
+    "estimators.phases": ("phases",),
+    "estimators.singularity": ("Singularity", "singularity"),
+    "estimators.generalization": ("bayes_generalization_loss", "gibbs_generalization_loss"),
+    "estimators.likelihoods": ("normalization",),
+    "estimators.sweep_result": ("Sweep",),
+    "estimators.sweeps": ("sweep",),
+    "estimators.tempering": ("rlct",),
+    "estimators.triples": ("Triple",),
+    "estimators.volume": ("volume_scaling",),
+    "recipes.registry": ("recipe",),
+    "recipes.rerunning": ("rerun",),
+    "reporting.html": ("report",),
+    "sampling.each": ("sample_each",),
+    "sampling.exchange": ("Exchange", "exchange_report"),
+    "sampling.ladders": ("ladder",),
+    "sampling.metropolis": ("HMC", "MALA"),
+    "sampling.nuts": ("NUTS",),
+    "sampling.posterior": ("Density", "Flat", "Gaussian", "Posterior"),
+    "sampling.run": ("sample",),
+    "sampling.stochastic": ("PSGLD", "SGHMC", "SGLD", "SGNHT"),
+    "sampling.tuning": ("tune",),
+    "training.schedules": ("every", "log_spaced"),
+    "training.tracker": ("Tracker", "track"),
+    "training.trajectory": ("Trajectory",),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
-
-def __getattr__(name: str) -> Any:
-    if name in ("curvature", "exact", "spectra", "topology"):
-        return importlib.import_module(f"crunode.{name}")
-    if name in _HOME_OF:
-        return getattr(importlib.import_module(_HOME_OF[name]), name)
-    raise AttributeError(f"module 'crunode' has no attribute {name!r}")
+__getattr__ = resolver("crunode", _HOMES, modules=("curvature", "exact", "spectra", "topology"))
 
 
 def __dir__() -> list[str]:

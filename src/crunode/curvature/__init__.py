@@ -6,8 +6,9 @@ own name this package has the module of Jacobian rows in double precision.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from crunode._lazy import resolver
 
 if TYPE_CHECKING:
     from crunode.curvature.dimension import effective_dimension, matrix_rank, participation_ratio, sharpness
@@ -96,7 +97,6 @@ _HOMES = {
         "hessian_trace",
     ),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Descent",
@@ -141,11 +141,7 @@ __all__ = [
     "width_exponent",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME_OF:
-        return getattr(importlib.import_module(f"crunode.curvature.{_HOME_OF[name]}"), name)
-    raise AttributeError(f"module 'crunode.curvature' has no attribute {name!r}")
+__getattr__ = resolver("crunode.curvature", _HOMES)
 
 
 def __dir__() -> list[str]:

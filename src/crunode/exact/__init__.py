@@ -6,8 +6,9 @@ by name; functions with `local` in their name, and those on quadratic networks, 
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from crunode._lazy import resolver
 
 if TYPE_CHECKING:
     from crunode.exact.algebra.ideals import monomial_ideal
@@ -79,7 +80,6 @@ _HOMES = {
     "registry": ("Family", "catalog", "evaluate"),
     "result": ("STATUSES", "LearningCoefficient"),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "STATUSES",
@@ -127,11 +127,7 @@ __all__ = [
     "units_independent",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME_OF:
-        return getattr(importlib.import_module(f"crunode.exact.{_HOME_OF[name]}"), name)
-    raise AttributeError(f"module 'crunode.exact' has no attribute {name!r}")
+__getattr__ = resolver("crunode.exact", _HOMES)
 
 
 def __dir__() -> list[str]:

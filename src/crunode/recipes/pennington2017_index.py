@@ -33,7 +33,7 @@ _SIZES: Mapping[str, dict[str, Any]] = {
     "paper": {
         "matrices": {"size": 1000, "matrices": 40},
         "minimizers": {"width": 16, "nets": 64, "steps": 10_000},
-        "critical": {"width": 8, "starts": 256, "steps": 2000, "sets": 4},
+        "critical": {"width": 8, "starts": 64, "steps": 400, "sets": 1},
         "ratios": RATIOS,
     },
 }

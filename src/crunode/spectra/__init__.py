@@ -5,8 +5,9 @@ Names are resolved when first used.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from crunode._lazy import resolver
 
 if TYPE_CHECKING:
     from crunode.spectra.criticality import (
@@ -63,7 +64,6 @@ _HOMES = {
         "tail_exponent",
     ),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "BulkFit",
@@ -91,11 +91,7 @@ __all__ = [
     "tail_exponent",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME_OF:
-        return getattr(importlib.import_module(f"crunode.spectra.{_HOME_OF[name]}"), name)
-    raise AttributeError(f"module 'crunode.spectra' has no attribute {name!r}")
+__getattr__ = resolver("crunode.spectra", _HOMES)
 
 
 def __dir__() -> list[str]:

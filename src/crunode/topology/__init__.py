@@ -5,8 +5,9 @@ Names are resolved when first used.
 
 from __future__ import annotations
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from crunode._lazy import resolver
 
 if TYPE_CHECKING:
     from crunode.topology.alignment import Alignment, align
@@ -70,7 +71,6 @@ _HOMES = {
         "surface",
     ),
 }
-_HOME_OF = {name: module for module, names in _HOMES.items() for name in names}
 
 __all__ = [
     "Alignment",
@@ -101,11 +101,7 @@ __all__ = [
     "walk",
 ]
 
-
-def __getattr__(name: str) -> Any:
-    if name in _HOME_OF:
-        return getattr(importlib.import_module(f"crunode.topology.{_HOME_OF[name]}"), name)
-    raise AttributeError(f"module 'crunode.topology' has no attribute {name!r}")
+__getattr__ = resolver("crunode.topology", _HOMES)
 
 
 def __dir__() -> list[str]:
