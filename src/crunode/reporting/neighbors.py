@@ -1,18 +1,15 @@
-"""Questions that a report asks of packages beside its own: chains' diagnostics and change points.
-
-Reporting imports no package of its own layer. These are looked up when they are asked for, and answer with nothing
-where the data allow no answer.
-"""
+"""What a report asks of chains and series: diagnostics and change points, or nothing where the data allow no answer."""
 
 from __future__ import annotations
 
-import importlib
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
 from crunode.errors import CrunodeError
+from crunode.sampling.diagnostics import chain_means, ess, split_rhat
+from crunode.training.transitions import find_transitions
 
 __all__ = ["chain_figures", "changes_of"]
 
@@ -31,12 +28,11 @@ def chain_figures(values: Any, alone: int) -> dict[str, Any]:
         >>> found["rhat"] < 1.05, len(found["each"])
         (True, 2)
     """
-    tests = importlib.import_module("crunode.sampling.diagnostics")
     each = [
-        {"mean": float(mean), "rhat": float(tests.split_rhat(row)), "ess": float(tests.ess(row))}
-        for row, mean in zip(values[:alone], tests.chain_means(values[:alone]), strict=True)
+        {"mean": float(mean), "rhat": float(split_rhat(row)), "ess": float(ess(row))}
+        for row, mean in zip(values[:alone], chain_means(values[:alone]), strict=True)
     ]
-    return {"rhat": float(tests.split_rhat(values)), "ess": float(tests.ess(values)), "each": each}
+    return {"rhat": float(split_rhat(values)), "ess": float(ess(values)), "each": each}
 
 
 def changes_of(steps: Sequence[int], values: Sequence[float], errors: Sequence[float], name: str) -> Any:
@@ -49,9 +45,8 @@ def changes_of(steps: Sequence[int], values: Sequence[float], errors: Sequence[f
     """
     if not _LEAST <= len(steps) <= _MOST:
         return None
-    find = importlib.import_module("crunode.training.transitions").find_transitions
     try:
         with np.errstate(all="ignore"):
-            return find(list(steps), list(values), list(errors), name=name)
+            return find_transitions(list(steps), list(values), list(errors), name=name)
     except (CrunodeError, ArithmeticError, ValueError, np.linalg.LinAlgError):  # numbers that no training gives
         return None
