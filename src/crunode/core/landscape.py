@@ -6,6 +6,7 @@ import copy
 import fnmatch
 import functools
 import hashlib
+import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -450,7 +451,12 @@ def _placed(examples: Examples, device: torch.device) -> Examples:
 
 
 def _check_finite(tensors: Mapping[str, Tensor]) -> None:
-    bad = [name for name, t in tensors.items() if not torch.isfinite(t).all()]
+    known = {name: t for name, t in tensors.items() if t.numel() and (t.is_floating_point() or t.is_complex())}
+    sizes = [torch.linalg.vector_norm(t, math.inf) for t in known.values()]
+    wide = functools.reduce(torch.promote_types, (size.dtype for size in sizes), torch.bfloat16)
+    # The host waits for the device once, not for each tensor.
+    found = torch.stack([size.to(wide) for size in sizes]).tolist() if sizes else []
+    bad = [name for name, size in zip(known, found, strict=True) if not math.isfinite(size)]
     if bad:
         raise InputError(f"expected finite weights, got non-finite values in {bad}; was the training diverging?")
 

@@ -6,7 +6,7 @@ import copy
 import difflib
 import functools
 import inspect
-from collections.abc import Callable, Hashable, Mapping
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -267,16 +267,16 @@ def _is_model(argument: inspect.Parameter | None) -> bool:
     return argument.name in _MODEL_NAMES or annotated
 
 
-def check_mean(whole: Tensor, parts: Tensor, label: str) -> bool:
+def check_mean(whole: float, parts: Sequence[float], label: str) -> bool:
     """Compare the loss of a batch with those of its halves: False when examples are coupled.
 
     Raises:
         InputError: The loss is a sum over examples, which would make every estimate wrong by a factor n.
     """
-    mean, total = parts.mean(), parts.sum()
-    scale = torch.maximum(whole.abs(), total.abs()) + 1e-30
-    if (whole - mean).abs() <= 1e-3 * scale:
+    total = sum(parts)
+    scale = max(abs(whole), abs(total)) + 1e-30
+    if abs(whole - total / len(parts)) <= 1e-3 * scale:
         return True
-    if (whole - total).abs() <= 1e-3 * scale:
+    if abs(whole - total) <= 1e-3 * scale:
         raise InputError(f"expected a mean over examples from the loss {label}, got a sum; divide by the batch size")
     return False
