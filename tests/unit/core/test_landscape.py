@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import math
 import pickle
 
 import pytest
@@ -9,6 +10,7 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 from torch.nn.utils import parametrizations
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from crunode.core.landscape import Landscape
 from crunode.errors import InputError
@@ -303,3 +305,32 @@ def test_losses_that_rounding_left_do_not_couple_examples():
     x = torch.randn(40, 3, generator=torch.Generator().manual_seed(0))
     land = Landscape(Net(), (x, x.sum(1, keepdim=True)), "gaussian")
     assert "DATA502" not in [f.code for f in land.findings]
+
+
+def test_few_values_are_read_from_the_device():
+    """Each reading waits for a device: as many for a model of many layers as for one of few."""
+
+    class Readings(TorchDispatchMode):
+        count = 0
+
+        def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+            self.count += func is torch.ops.aten._local_scalar_dense.default
+            return func(*args, **(kwargs or {}))
+
+    counts = []
+    for depth in (1, 12):
+        model = nn.Sequential(*(nn.Linear(3, 3) for _ in range(depth)))
+        with Readings() as readings:
+            Landscape(model, (torch.randn(9, 3), torch.randn(9, 3)), "gaussian")
+        counts.append(readings.count)
+    assert counts[0] == counts[1] <= 8
+
+
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_weights_that_are_not_finite_are_named_in_any_precision(bad):
+    model = nn.Sequential(nn.Linear(3, 3), nn.Linear(3, 3).double(), nn.Linear(3, 3).bfloat16())
+    with torch.no_grad():
+        model[0].bias[1] = bad
+        model[2].weight[1, 2] = bad
+    with pytest.raises(InputError, match=r"\['0\.bias', '2\.weight'\]"):
+        Landscape(model, (torch.randn(9, 3), torch.randn(9, 3)), "gaussian")
