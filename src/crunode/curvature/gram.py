@@ -27,7 +27,15 @@ from crunode.curvature.jacobian import Evaluation, NoOutputs, output_jacobian, o
 from crunode.curvature.signals import DirectRows, OuterRows, Recorder
 from crunode.errors import InputError
 
-__all__ = ["ExampleRows", "damped_solve", "example_rows", "ggn_eigenvalues", "tangent_kernel"]
+__all__ = [
+    "ExampleRows",
+    "are_close",
+    "damped_solve",
+    "example_rows",
+    "ggn_eigenvalues",
+    "row_weights",
+    "tangent_kernel",
+]
 
 # Numbers of a held row that are taken to double precision at once, and numbers that a kernel may have.
 _CHUNK = 1 << 22
@@ -292,13 +300,13 @@ def _kernel(seen: Evaluation, batch: Any, roots: Tensor) -> Tensor:
         recorder.forget()
         if blocks is not None:
             found = ExampleRows(blocks, len(cotangents), rows)
-            weights = _weights(len(cotangents), rows, outputs.device)
+            weights = row_weights(len(cotangents), rows, outputs.device)
             total = _mixed(cotangents, weights)
             (want,) = torch.autograd.grad(outputs, w, total)
             parts = found.combined(weights)
             order = zip(land.packing.names, land.packing.shapes, strict=True)
             flat = torch.cat([parts.get(n, w.new_zeros(s)).reshape(-1) for n, s in order])
-            if _close([flat], [want]):
+            if are_close([flat], [want]):
                 return found.gram()
     if rows * roots.shape[1] * seen.dim > _MOST:
         raise NoOutputs(
@@ -311,8 +319,13 @@ def _kernel(seen: Evaluation, batch: Any, roots: Tensor) -> Tensor:
     return flat @ flat.T
 
 
-def _weights(kinds: int, examples: int, device: torch.device) -> Tensor:
-    """Numbers that differ from example to example, without chance."""
+def row_weights(kinds: int, examples: int, device: torch.device) -> Tensor:
+    """Numbers that differ from example to example, without chance, shape (kinds, examples).
+
+    Example:
+        >>> row_weights(1, 2, torch.device("cpu"))[0, 0]
+        tensor(2., dtype=torch.float64)
+    """
     index = torch.arange(kinds * examples, dtype=torch.float64, device=device)
     return (1.0 + torch.cos(1.7 * index)).reshape(kinds, examples)
 
@@ -323,7 +336,7 @@ def _mixed(cotangents: Sequence[Tensor], weights: Tensor) -> Tensor:
 
 
 def _agrees(rows: ExampleRows, value: Tensor, cotangents: Sequence[Tensor], free: dict[str, Tensor]) -> bool:
-    weights = _weights(len(cotangents), value.shape[0], value.device)
+    weights = row_weights(len(cotangents), value.shape[0], value.device)
     want = torch.autograd.grad(
         value, list(free.values()), _mixed(cotangents, weights), retain_graph=True, allow_unused=True
     )
@@ -333,10 +346,16 @@ def _agrees(rows: ExampleRows, value: Tensor, cotangents: Sequence[Tensor], free
         (torch.zeros_like(p) if g is None else g, torch.zeros_like(p) if w is None else w)
         for (g, w), p in zip(pairs, free.values(), strict=True)
     ]
-    return _close([g for g, _ in filled], [w for _, w in filled])
+    return are_close([g for g, _ in filled], [w for _, w in filled])
 
 
-def _close(got: list[Tensor], want: list[Tensor]) -> bool:
+def are_close(got: list[Tensor], want: list[Tensor]) -> bool:
+    """Whether all tensors together are equal but for rounding.
+
+    Example:
+        >>> are_close([torch.ones(2)], [torch.ones(2) + 1e-6]), are_close([torch.ones(2)], [torch.zeros(2)])
+        (True, False)
+    """
     off = sum(float((g - w).double().square().sum()) for g, w in zip(got, want, strict=True))
     size = sum(float(w.double().square().sum()) for w in want)
     return off <= (_OFF * torch.finfo(want[0].dtype).eps) ** 2 * size

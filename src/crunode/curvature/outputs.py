@@ -19,7 +19,7 @@ from crunode.core.landscape import Landscape
 from crunode.curvature.jacobian import Evaluation, output_jacobian, output_roots, selected
 from crunode.curvature.kronecker import Kronecker
 
-__all__ = ["Dense", "DenseMap", "Linear", "OutputMap", "Random", "counted", "dense_rows"]
+__all__ = ["Dense", "DenseMap", "Linear", "OutputMap", "Random", "counted", "dense_rows", "largest"]
 
 Random = Callable[[int], Tensor]
 
@@ -31,7 +31,7 @@ _SHARE, _SIDE_CUDA = 0.4, 16_000
 _SLOW_EIGEN = 3000
 _BLOCK = 512
 # Rows up to which singular values are taken twice.
-_FEW = 800
+FEW = 800
 # How many rows are looked at for being outer products, and what they may be off by.
 _LOOKED_AT, _RANK_ONE = 64, 1e-10
 _POWER = 12
@@ -39,9 +39,9 @@ _WIDER = 30.0
 # Between singular values that count and those that do not, where that is to be clear.
 _GAP = 10.0
 # How far below the cut noise begins.
-_NOISE = 1e-2
+NOISE = 1e-2
 # τ of the scaling, above the squares of what steps into the valley leave, and the cut for what is scaled.
-_STRONG, _SCALED_CUT = 1e-12, 1e-3
+STRONG, SCALED_CUT = 1e-12, 1e-3
 
 
 class Linear(Protocol):
@@ -177,7 +177,7 @@ class Dense:
                 self.rows[start : start + len(rows)] = rows
                 start += len(rows)
             self.gram = _row_products(self.rows, outputs.seen.landscape.packing.shapes)
-        self.top = _largest(self.gram)
+        self.top = largest(self.gram)
         self._factor: tuple[float, Tensor] | None = None
 
     def _inverse(self, right: Tensor, damping: float) -> Tensor:
@@ -236,17 +236,17 @@ class Dense:
         if not self.top > 0:
             return 0.0, 0.0
         rows = self._root()
-        scaled = Kronecker.of_rows(self._outputs.seen.landscape.packing.shapes, rows).pull(rows, _STRONG)
+        scaled = Kronecker.of_rows(self._outputs.seen.landscape.packing.shapes, rows).pull(rows, STRONG)
         gram = _outer(scaled) if len(scaled) <= scaled.shape[1] else scaled.T @ scaled
         del scaled
         if gram.is_cuda and len(gram) > _SLOW_EIGEN:
-            found = _smoothly_counted(gram, _SCALED_CUT, band)
+            found = _smoothly_counted(gram, SCALED_CUT, band)
         else:
             values = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt().flip(0).cpu()
-            found = counted(values, _SCALED_CUT, band, 3 * math.sqrt(len(values) * torch.finfo(values.dtype).eps))
-        if found[1] and len(gram) <= _FEW:
+            found = counted(values, SCALED_CUT, band, 3 * math.sqrt(len(values) * torch.finfo(values.dtype).eps))
+        if found[1] and len(gram) <= FEW:
             small = rows if len(rows) <= rows.shape[1] else rows.T
-            plain = counted(torch.linalg.svdvals(torch.linalg.qr(small.T, mode="r").R).cpu(), cut, band, cut * _NOISE)
+            plain = counted(torch.linalg.svdvals(torch.linalg.qr(small.T, mode="r").R).cpu(), cut, band, cut * NOISE)
             found = min(found, plain, key=lambda pair: pair[1])
         return found
 
@@ -319,7 +319,7 @@ def counted(values: Tensor, cut: float, band: float, floor: float) -> tuple[floa
 
 def _smoothly_counted(gram: Tensor, cut: float, band: float) -> tuple[float, float]:
     """The same by Σ λ/(λ + μ) for μ = cut² times the largest: a Cholesky factor and its inverse."""
-    top, size = _largest(gram), len(gram)
+    top, size = largest(gram), len(gram)
     if not top > 0:
         return 0.0, 0.0
     found = []
@@ -337,7 +337,7 @@ def _smoothly_counted(gram: Tensor, cut: float, band: float) -> tuple[float, flo
     return float(round(found[1])), (found[2] - found[0]) / 2
 
 
-def _largest(gram: Tensor) -> float:
+def largest(gram: Tensor) -> float:
     """The largest eigenvalue, by power iteration."""
     if not len(gram):
         return 0.0

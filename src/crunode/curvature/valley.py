@@ -8,7 +8,8 @@ least codimension); it fails at cusps, for which estimates have to be sampled.
 
 Points of W0 are found from random points around w* by Levenberg-Marquardt steps w ← w − Jᵀ(JJᵀ + μ)⁻¹(f(w) − f(w*)).
 Everything is done in the space of outputs on as few examples as show the whole rank: with dense matrices while these
-are small, otherwise by conjugate gradients and by Lanczos quadrature of the spectral density of JJᵀ.
+are small, made from the factors of the rows of J where all layers are linear, otherwise by conjugate gradients and by
+Lanczos quadrature of the spectral density of JJᵀ.
 
 References:
     Watanabe 2009, chapter 7; Ubaru, Chen & Saad 2017 (Lanczos quadrature).
@@ -28,6 +29,7 @@ from crunode.core.progress import Progress
 from crunode.core.rng import derived_seed, preserved_rng
 from crunode.curvature.jacobian import Evaluation, NoOutputs
 from crunode.curvature.krylov import KrylovMap
+from crunode.curvature.layered import LayeredMap
 from crunode.curvature.outputs import DenseMap, OutputMap, Random, dense_rows
 from crunode.curvature.rounding import unrounded
 from crunode.curvature.surroundings import Surroundings
@@ -47,6 +49,8 @@ _FROM_CLOSE, _FROM_AFAR, _LOOKS = (0.5, 1), (0.2, 3), 16
 _OTHERS = 64
 # Rows up to which matrices are factorised at each step on a processor; above, conjugate gradients are faster.
 _FEW_ROWS = 2500
+# Outputs of an example from which on factors of the rows of J by layers are faster than J there.
+_WIDE = 8
 # Examples to begin with: in large models finding out that fewer are not enough takes as long as to use these.
 _MANY, _FIRST, _FEW = 200_000, 1024, 16
 _STEPS, _SHORT, _RETRIES = 40, 10, 4
@@ -207,14 +211,19 @@ def _enough_rows(
     width, count = seen.outputs_per_example(), land.data.rows
     most = dense_rows(land) if krylov is None else 0 if krylov else 1 << 40
     step, spent = random(land.dim), 0
+    by_layers = width >= _WIDE and land.device.type == "cpu" and LayeredMap(seen, order[:2].sort().values).by_layers()
+
+    def held(examples: int) -> bool:
+        """Whether matrices are factorised."""
+        return examples * width <= (most if land.device.type == "cuda" else min(most, _FEW_ROWS))
 
     def chosen(examples: int) -> tuple[OutputMap, OutputMap | None, bool]:
         """Outputs on that many examples, on others, and whether the others show nothing more."""
         nonlocal spent
         part = order[:examples].sort().values
         outputs: OutputMap
-        if examples * width <= (most if land.device.type == "cuda" else min(most, _FEW_ROWS)):
-            outputs = DenseMap(seen, part)
+        if held(examples):
+            outputs = (LayeredMap if by_layers else DenseMap)(seen, part)
         else:
             outputs = KrylovMap(seen, part, exact=examples * width <= most)
         more = order[examples : examples + max(examples, _OTHERS)]
@@ -231,7 +240,13 @@ def _enough_rows(
     outputs, others, enough = chosen(examples)
     while not enough:
         low, examples = examples, min(count, 2 * examples)
-        outputs, others, enough = chosen(examples)
+        middle = (low + examples) // 2
+        if held(middle) and middle > low:
+            # These are looked at anyway, and more are enough where these are.
+            outputs, others, enough = chosen(middle)
+            low, examples = (low, middle) if enough else (middle, examples)
+        if not enough:
+            outputs, others, enough = chosen(examples)
     while examples - low > max(1, examples // (16 if land.dim <= _MANY else 4)):
         middle = (low + examples) // 2
         fewer = chosen(middle)
