@@ -4,7 +4,7 @@
 
 Reduced rank regression (3, 2, 3) of rank 1, normal crossings x^2a y^2b, and tanh networks with one to four units whose
 truth is zero; labels without noise, a standard normal prior, replica exchange (HMC with learned scales) from the prior
-down to nβ = 10^9. Slopes are of the last three decades, given the multiplicity; without it a multiplicity of two takes
+down to nβ = 10^10. Slopes are of the last three decades, given the multiplicity; without it a multiplicity of two takes
 about 1/log nβ away.
 """
 
@@ -34,7 +34,7 @@ from crunode.core.result import provenance
 from crunode.exact import families
 from crunode.recipes.toys import normal_crossing, reduced_rank
 
-HOTTEST, COLDEST, WITHIN = 1e-2, 1e9, 0.05
+HOTTEST, COLDEST, WITHIN = 1e-2, 1e10, 0.05
 
 
 class Tanh(nn.Module):
