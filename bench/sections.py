@@ -102,7 +102,7 @@ def drawing(stream: NoiseStream | None) -> float:
 
 
 def products(engine: Any, w: torch.Tensor, tensors: Any, steps: int) -> float:
-    """Microseconds that the matrix products of a gradient take, by torch's profiler."""
+    """Microseconds that matrix products by torch take in a gradient (those in C are not seen), by its profiler."""
     with torch.profiler.profile() as profile:
         for _ in range(steps):
             engine._evaluate(w, tensors)
