@@ -154,7 +154,9 @@ def _gradient_findings(
 ) -> list[Finding]:
     slopes = torch.stack([_gradient(losses, point, batch, label) for point in (w, near)])
     parts = torch.split(slopes, packing.sizes, dim=1)
-    sizes = torch.stack([torch.linalg.vector_norm(part, math.inf, dim=1) for part in parts]).tolist()
+    # A parameter may be empty; an empty maximum is an error.
+    largest = [part.abs().amax(1) if part.shape[1] else part.new_zeros(2) for part in parts]
+    sizes = torch.stack(largest).tolist()
     bad = [name for name, (here, _) in zip(packing.names, sizes, strict=True) if not math.isfinite(here)]
     if bad:
         raise InputError(

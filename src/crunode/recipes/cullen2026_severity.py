@@ -92,7 +92,8 @@ def _decay_rows(name: str, rates: Sequence[float], values: np.ndarray, source: s
     means = ", ".join(f"{m:.4g}" for m in _means(values))
     notes = [f"R² {r2:.3f}{lost}; means {means}" for r2 in (fit.power_r2, fit.exponential_r2)]
     found = [m for m in _means(values) if np.isfinite(m)]
-    most = Row(f"{name}: largest mean over smallest", None, max(found) / min(found), None, None, "shown")
+    ratio = max(found) / min(found) if min(found) > 0 else None  # a severity may be 0
+    most = Row(f"{name}: largest mean over smallest", None, ratio, None, None, "shown")
     return [
         claim_row(f"{name} as a power of the rate", fit.exponent, source, above=False, size=size, note=notes[0]),
         claim_row(f"{name} as an exponential in the rate", fit.rate, source, above=False, size=size, note=notes[1]),

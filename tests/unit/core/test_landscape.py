@@ -334,3 +334,13 @@ def test_weights_that_are_not_finite_are_named_in_any_precision(bad):
         model[2].weight[1, 2] = bad
     with pytest.raises(InputError, match=r"\['0\.bias', '2\.weight'\]"):
         Landscape(model, (torch.randn(9, 3), torch.randn(9, 3)), "gaussian")
+
+
+def test_an_empty_parameter_is_one_that_is_not_used():
+    model = nn.Linear(3, 2)
+    model.register_parameter("nothing", nn.Parameter(torch.empty(0)))
+    land = Landscape(model, (torch.randn(9, 3), torch.randn(9, 2)), "gaussian")
+    (unused,) = [f.message for f in land.findings if f.code == "MODEL502"]
+    assert "nothing" in unused
+    assert "weight" not in unused
+    assert land.dim == 8

@@ -365,6 +365,12 @@ def test_trainings_that_do_not_generalize_have_no_severity():
     assert table["done"].mean(0).tolist() == [0.0, 1.0, 1.0]
 
 
+def test_a_severity_of_zero_has_no_ratio_to_the_others():
+    values = np.array([[4.0, 2.0, 1.0, 0.0]] * 3)
+    rows = cullen2026_severity._decay_rows("x", [1e-4, 1e-3, 1e-2, 1e-1], values, "Fig. 4", "paper")
+    assert [row.ours for row in rows if "largest" in row.name] == [None]
+
+
 @pytest.mark.parametrize(("slope", "verdict"), [(-0.3, "agrees"), (0.3, "differs")])
 def test_claims_about_rates_can_fail(slope, verdict):
     rows = cullen2026_severity.rows([severity_result(slope)], "paper")
