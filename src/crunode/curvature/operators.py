@@ -42,13 +42,16 @@ from crunode.errors import InputError
 __all__ = ["Operator", "fisher", "ggn", "hessian", "jacobian", "ntk", "residual_part"]
 
 _STREAM = 81
+# Columns up to which copying one after another is faster than torch's transposition on a CPU.
+_FEW = 16
 
 
 def hessian(land: Landscape) -> Operator:
     """The Hessian of the mean loss, H = ∂²L_n/∂w² at the center.
 
     A product is a backward pass through the graph of the gradient (Pearlmutter 1994), which is built once for each
-    chunk of the data and kept where memory allows: six matrix products a layer, as against three for a gradient.
+    chunk of the data and kept where memory allows: six matrix products a layer, as against three for a gradient. Chains
+    of linear layers with activations between them do the same products without a graph.
 
     Args:
         land: The landscape; the loss may be any, also one that takes the whole model.
@@ -65,9 +68,10 @@ def hessian(land: Landscape) -> Operator:
         tensor([[2., 1.],
                 [1., 0.]])
     """
+    compared: dict[int, bool] = {}
 
     def build(number: int, batch: Any) -> SecondDerivative:
-        return SecondDerivative(land, lambda w: land.batch_loss(w, batch), _rows(batch))
+        return SecondDerivative(land, lambda w: land.batch_loss(w, batch), _rows(batch), number, compared)
 
     return _of_parameters(land, "Hessian", Chunks(land, build), trace_by=partial(hessian_trace, land))
 
@@ -130,12 +134,15 @@ def residual_part(land: Landscape) -> Operator:
     """
     _see_outputs(land, "residual part of the Hessian")
 
+    compared: dict[int, bool] = {}
+
     def build(number: int, batch: Any) -> SecondDerivative:
         with torch.no_grad():
             outputs = outputs_of(land, land.center, batch)
         free = outputs.detach().clone().requires_grad_()
         (residual,) = torch.autograd.grad(output_loss(land, free, batch).mean(), free)
-        return SecondDerivative(land, lambda w: (residual * outputs_of(land, w, batch)).sum(), _rows(batch))
+        value = lambda w: (residual * outputs_of(land, w, batch)).sum()  # noqa: E731
+        return SecondDerivative(land, value, _rows(batch), number, compared)
 
     return _of_parameters(land, "residual part of the Hessian", Chunks(land, build))
 
@@ -291,7 +298,10 @@ def _of_parameters(
     trace_by: Callable[..., Estimate] | None = None,
 ) -> Operator:
     def product(vectors: Tensor) -> Tensor:
-        rows = vectors.T.contiguous()
+        rows = vectors.T
+        if not rows.is_contiguous():
+            few = rows.device.type == "cpu" and len(rows) <= _FEW
+            rows = torch.stack(vectors.unbind(1)) if few else rows.contiguous()
         return chunks.weighted_sum(lambda held: held(rows)).T
 
     return Operator(

@@ -1,7 +1,8 @@
 """Products of vectors with derivatives of a landscape: what autograd keeps is built once, and used many times.
 
 The data is gone through in chunks. Each holds a graph whose backward pass is the product asked for, for as long as the
-memory set aside allows; a product then costs one backward pass, without a forward pass.
+memory set aside allows; a product then costs one backward pass, without a forward pass. Second derivatives of chains of
+linear layers are taken by the layers instead (see `chained`), once that was compared with a backward pass.
 """
 
 from __future__ import annotations
@@ -19,6 +20,10 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from crunode.core.data import leaves, map_tree
 from crunode.core.landscape import Landscape
 from crunode.core.rng import preserved_rng
+from crunode.curvature.chained import LayerChain
+from crunode.curvature.gram import are_close
+from crunode.curvature.signals import Recorder
+from crunode.curvature.straight_code import without_zeros
 from crunode.errors import InputError
 
 __all__ = [
@@ -94,23 +99,64 @@ class SecondDerivative:
         land: The landscape.
         function: Maps the flat vector to a scalar.
         rows: Examples behind it.
+        number: That of the chunk.
+        compared: For chunks that were built before, whether products by layers were those of the graph.
     """
 
-    def __init__(self, land: Landscape, function: Callable[[Tensor], Tensor], rows: int) -> None:
+    def __init__(
+        self,
+        land: Landscape,
+        function: Callable[[Tensor], Tensor],
+        rows: int,
+        number: int = 0,
+        compared: dict[int, bool] | None = None,
+    ) -> None:
         self._function, self._work = function, rows * land.activations
         self._center, self._several = land.center, several_at_once(land, rows)
         self._convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in land._module.model.modules())
         self._asked = 0
         self._linear: Callable[[Tensor], Tensor] | None = None
         self._point = land.center.detach().clone().requires_grad_()
+        compared = {} if compared is None else compared
+        model = land._module.model
+        recorder = Recorder(model, [name for name, _ in model.named_parameters(remove_duplicate=False)])
+        with recorder:
+            value = function(self._point)
+        self._chain = LayerChain.of(recorder, value, land.packing) if compared.get(number, True) else None
+        recorder.forget()
+        if self._chain is None or number not in compared:
+            self._slope = self._graph(value)
+        if self._chain is not None and number not in compared:
+            compared[number] = self._holds(self._chain)
+            if compared[number]:
+                del self._slope
+            else:
+                self._chain = None
+
+    def _graph(self, value: Tensor) -> Tensor:
         # A factor with a gradient, or operations that are once differentiable would not notice to be asked for more.
-        factor = torch.ones((), dtype=self._point.dtype, device=land.device, requires_grad=True)
-        (self._slope,) = torch.autograd.grad(factor * function(self._point), self._point, create_graph=True)
-        _check_graph(self._slope)
+        factor = torch.ones((), dtype=self._point.dtype, device=self._point.device, requires_grad=True)
+        (slope,) = torch.autograd.grad(factor * value, self._point, create_graph=True)
+        _check_graph(slope)
+        return slope
+
+    def _holds(self, chain: LayerChain) -> bool:
+        """Whether a product by layers is that of the graph, for a vector that moves all parameters."""
+        probe = torch.randn(1, len(self._center), generator=torch.Generator().manual_seed(0), dtype=self._center.dtype)
+        probe = probe.to(self._center.device)
+        want = pulled(self._slope, self._point, probe, 1)
+        try:
+            return are_close([chain(probe)], [want])
+        except torch.OutOfMemoryError:
+            raise
+        except RuntimeError:  # a product that this device does not have
+            return False
 
     def __call__(self, vectors: Tensor) -> Tensor:
         """The products with `vectors`, one in each row."""
         with _differentiating():
+            if self._chain is not None:
+                return self._chain(vectors.detach())
             self._asked += len(vectors)
             if self._convolves and self._asked * self._work >= _MUCH:
                 self._convolves = False  # tried once
@@ -132,6 +178,8 @@ class SecondDerivative:
                 warnings.simplefilter("ignore")
                 _, linear = torch.func.linearize(torch.func.grad(self._function), self._center)
                 with torch.no_grad():
+                    linear(probe)  # works out what is constant
+                    linear = without_zeros(linear, probe)
                     found = linear(probe)
         except torch.OutOfMemoryError:
             raise

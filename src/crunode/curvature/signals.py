@@ -10,8 +10,9 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import count
 from types import TracebackType
 from typing import Any
 
@@ -96,6 +97,9 @@ class LayerSignals:
         version: How often that tensor had been written to.
         edge: Where the signal comes back to.
         calls: How often the layer was called.
+        inner: What it was given, with its graph; None where that depends on no weight.
+        weight: The weight it was called with.
+        place: How many layers had been called before it.
     """
 
     layer: nn.Module
@@ -104,6 +108,9 @@ class LayerSignals:
     version: int = 0
     edge: GradientEdge | None = None
     calls: int = 0
+    inner: Tensor | None = None
+    weight: Tensor | None = None
+    place: int = 0
 
     def rows(self, signals: Sequence[Tensor]) -> OuterRows | DirectRows:
         """Rows of gradients from the signals of several kinds, each of the shape of the layer's output."""
@@ -188,9 +195,11 @@ class Recorder:
 
     def __enter__(self) -> Recorder:
         for seen in self._layers:
-            seen.given, seen.edge, seen.calls = None, None, 0
+            seen.given = seen.edge = seen.inner = seen.weight = None
+            seen.calls = 0
         if self.covered:
-            self._handles = [seen.layer.register_forward_hook(_noting(seen)) for seen in self._layers]
+            places = count()
+            self._handles = [seen.layer.register_forward_hook(_noting(seen, places)) for seen in self._layers]
         return self
 
     def __exit__(
@@ -203,7 +212,14 @@ class Recorder:
     def forget(self) -> None:
         """Let go of what was noted."""
         for seen in self._layers:
-            seen.given = seen.edge = None
+            seen.given = seen.edge = seen.inner = seen.weight = None
+
+    def called(self) -> list[LayerSignals] | None:
+        """The layers on the way from free weights to the value, in order; None where one was called more than once."""
+        used = [seen for seen in self._layers if seen.calls]
+        if not self.covered or any(seen.calls > 1 for seen in used):
+            return None
+        return sorted((seen for seen in used if seen.edge is not None), key=lambda seen: seen.place)
 
     def rows(self, value: Tensor, cotangents: Sequence[Tensor]) -> list[OuterRows | DirectRows] | None:
         """Rows of per-example gradients of `value` along each of the cotangents, by layers.
@@ -231,12 +247,14 @@ class Recorder:
         return [seen.rows(kept) for seen, kept in reached] or None
 
 
-def _noting(seen: LayerSignals) -> Callable[[nn.Module, Any, Any], None]:
+def _noting(seen: LayerSignals, places: Iterator[int]) -> Callable[[nn.Module, Any, Any], None]:
     def note(layer: nn.Module, given: tuple[Any, ...], after: Any) -> None:
-        seen.calls += 1
+        seen.calls, seen.place = seen.calls + 1, next(places)
         if seen.calls == 1 and len(given) == 1 and isinstance(after, Tensor) and after.requires_grad:
             # The edge is of the output as it is now: an in-place activation after it makes the tensor another one.
             seen.given, seen.version, seen.edge = given[0].detach(), given[0]._version, get_gradient_edge(after)
+            seen.inner = given[0] if given[0].requires_grad else None
+            seen.weight = None if layer.weight is None else layer.weight.detach()  # type: ignore[operator]
 
     return note
 
