@@ -62,17 +62,22 @@ def examine(losses: Losses, own: Losses | None, center: Tensor, packing: Packing
     values, saved = _evaluate(losses, w, given, label)
     in_place = any(leaf._version for leaf in leaves(given))
     _check(values, losses(w, _copied(batch)), size, label)
-    activations = saved
+    activations, beside = saved, losses(near, _copied(batch))
     findings: list[Finding] = []
     if size >= 2:
         half = size // 2
         parts = [map_tree(lambda t, a=a: t[a : a + half], batch) for a in (0, half)]  # type: ignore[misc]
-        activations = (saved - _evaluate(losses, w, _copied(parts[0]), label)[1]) // (size - half)
+        first, held = _evaluate(losses, w, _copied(parts[0]), label)
+        activations = (saved - held) // (size - half)
         # Where the model predicts its labels, losses at the center are what rounding left, other for each batch size.
-        floor = _ROUNDING * abs(float(losses(near.detach(), _copied(batch)).detach().mean()))
-        if not all(_is_mean(losses, point, batch, parts, label, floor) for point in (w, near)):
+        floor = _ROUNDING * abs(float(beside.detach().mean()))
+        with torch.no_grad():
+            both = map_tree(lambda t: t[: 2 * half], batch)
+            wholes = [values, beside] if size == 2 * half else [losses(point, _copied(both)) for point in (w, near)]
+            pieces = [[first, losses(w, _copied(parts[1]))], [losses(near, _copied(part)) for part in parts]]
+        if not all(_is_mean(whole, piece, label, floor) for whole, piece in zip(wholes, pieces, strict=True)):
             findings.append(Finding.of("DATA502", f"seen on a batch of {2 * half}"))
-    findings += _gradient_findings(losses, w, near, packing, batch, label)
+    findings += _gradient_findings([(values, w), (beside, near)], packing, label)
     if own is not None:
         ours, theirs = float(values.detach().mean()), float(own(w.detach(), _copied(batch)))
         if abs(ours - theirs) > _TOLERANCE * max(abs(ours), abs(theirs)):
@@ -138,21 +143,16 @@ def _check(values: Tensor, again: Tensor, size: int, label: str) -> None:
         )
 
 
-def _is_mean(losses: Losses, point: Tensor, batch: Any, parts: list[Any], label: str, floor: float) -> bool:
-    with torch.no_grad():
-        both = map_tree(lambda t: t[: 2 * (t.shape[0] // 2)], batch)
-        whole = losses(point, _copied(both)).mean()
-        pieces = torch.stack([losses(point, _copied(part)).mean() for part in parts])
+def _is_mean(whole: Tensor, pieces: list[Tensor], label: str, floor: float) -> bool:
     # Read at once, as each reading waits for the device.
-    of_whole, *of_pieces = torch.cat([whole[None], pieces]).tolist()
+    of_whole, *of_pieces = torch.stack([losses.detach().mean() for losses in (whole, *pieces)]).tolist()
     known = math.isfinite(of_whole) and max(abs(of_whole), abs(sum(of_pieces)) / len(of_pieces)) > floor
     return not known or check_mean(of_whole, of_pieces, label)
 
 
-def _gradient_findings(
-    losses: Losses, w: Tensor, near: Tensor, packing: Packing, batch: Any, label: str
-) -> list[Finding]:
-    slopes = torch.stack([_gradient(losses, point, batch, label) for point in (w, near)])
+def _gradient_findings(seen: list[tuple[Tensor, Tensor]], packing: Packing, label: str) -> list[Finding]:
+    """What gradients at the center and near it show, given losses and the point for each."""
+    slopes = torch.stack([_gradient(values, point, label) for values, point in seen])
     parts = torch.split(slopes, packing.sizes, dim=1)
     # A parameter may be empty; an empty maximum is an error.
     largest = [part.abs().amax(1) if part.shape[1] else part.new_zeros(2) for part in parts]
@@ -167,9 +167,8 @@ def _gradient_findings(
     return [Finding.of("MODEL502", ", ".join(unused))] if unused else []
 
 
-def _gradient(losses: Losses, point: Tensor, batch: Any, label: str) -> Tensor:
-    mean = losses(point, _copied(batch)).mean()
-    (slope,) = torch.autograd.grad(mean, point, allow_unused=True)
+def _gradient(values: Tensor, point: Tensor, label: str) -> Tensor:
+    (slope,) = torch.autograd.grad(values.mean(), point, allow_unused=True)
     if slope is None:
         raise InputError(
             f"expected the loss {label} to depend on the free parameters, got one that does not use them; a loss "
