@@ -21,7 +21,7 @@ from torch import Tensor
 __all__ = ["Kronecker"]
 
 # The longest side whose second moments are taken.
-_LONGEST = 2048
+_LONGEST = 4096
 # Gradients to begin with and at most; how many vectors there have to be for each direction of a side.
 _FEWEST, _MOST, _EACH = 12, 96, 3.0
 # Where there are not, this much of the mean is mixed in; eigenvalues below this, relative to the largest, are rounding.

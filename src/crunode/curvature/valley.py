@@ -18,7 +18,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 
 import torch
@@ -43,8 +43,10 @@ _CUT, _BAND = 1e-5, 10.0
 _ROUNDED = 1e-6
 # An error of the rank that leaves it useful.
 _CLEAR = 0.02
-# How much nearer to look at pieces of least rank, how often at one, and at all.
-_FROM_CLOSE, _FROM_AFAR, _LOOKS = (0.5, 1), (0.2, 3), 16
+# How much nearer to look at pieces of least rank, how often at one or until how near, and how often at all.
+_FROM_CLOSE, _FROM_AFAR, _LOOKS = (0.5, 1, 0.0), (0.5, 8, 0.03), 32
+# A piece that is lost from sight farther away than this does not count where there are others.
+_LOST = 0.06
 # Other examples to check by, at least.
 _OTHERS = 64
 # Rows up to which matrices are factorised at each step on a processor; above, conjugate gradients are faster.
@@ -107,6 +109,7 @@ def valley(
     reach: float = 0.0,
     seed: int = 0,
     krylov: bool | None = None,
+    offsets: Callable[[], Iterable[Tensor]] | None = None,
 ) -> Valley | None:
     """Ranks of the Jacobian at the center and at smooth points of the valley around it.
 
@@ -118,6 +121,7 @@ def valley(
             values. Around such matrices the valley is a cone in these directions, and seen more clearly from farther.
         seed: Examples, points and probes come from it.
         krylov: Without dense matrices; None decides by their size.
+        offsets: Gives further starts, relative to the center; asked for where the center is not a smooth point.
 
     Returns:
         The ranks; None where outputs cannot be seen in double precision, or do not fit the memory.
@@ -143,7 +147,7 @@ def valley(
     try:
         with preserved_rng():
             where = Surroundings(seen.center, land.packing.shapes, spaces)
-            asked = _Asked(tuple(around), starts, reach if where.low else 0.0, seed, krylov)
+            asked = _Asked(tuple(around), starts, reach if where.low else 0.0, seed, krylov, offsets)
             return _look(land, seen, where, asked)
     except (NoOutputs, InputError, RuntimeError):  # no memory, a derivative that is not implemented
         return None
@@ -156,6 +160,7 @@ class _Asked:
     reach: float
     seed: int
     krylov: bool | None
+    offsets: Callable[[], Iterable[Tensor]] | None
 
 
 def _look(land: Landscape, seen: Evaluation, around: Surroundings, asked: _Asked) -> Valley:
@@ -175,10 +180,13 @@ def _look(land: Landscape, seen: Evaluation, around: Surroundings, asked: _Asked
         # Otherwise the rank is the largest there is and constant around the center, which is a smooth point.
         walk = _Walk(rows, (here, doubt), around, random)
         # From afar: close to the center, directions of higher order are too weak to be told from none.
-        quick = asked.reach > 0 and outputs.exact and (outputs.rows <= _QUICK or land.device.type == "cuda")
+        quick = asked.reach > 0 and outputs.exact and asked.offsets is None
+        quick = quick and (outputs.rows <= _QUICK or land.device.type == "cuda")
         shares = [a for a in sorted(asked.around, reverse=True) for _ in range(asked.starts * (2 if quick else 1))]
         if not (asked.reach and walk.smooth_at(min(asked.around))):
             walk.look(shares, asked.reach, 1 if land.dim > _MANY else len(shares))
+            if asked.offsets is not None and not walk.all_alike():
+                walk.look_from(asked.offsets())
             walk.approach(*(_FROM_AFAR if asked.reach else _FROM_CLOSE))
         found = walk.found
     return Valley(
@@ -290,9 +298,20 @@ class _Walk:
                 smooth = self._smooth(self._center + self._around.step(share, factors, self._random, far))
                 if smooth is not None:
                     self.found.append(replace(smooth, factors=factors))
-                    if len(self.found) == enough or all(_same((s.rank, s.error), self._here) for s in self.found):
+                    if len(self.found) == enough or self.all_alike():
                         return
                 bar.advance(1)
+
+    def all_alike(self) -> bool:
+        """Whether all points so far, and there are some, have the rank of the center."""
+        return bool(self.found) and all(_same((s.rank, s.error), self._here) for s in self.found)
+
+    def look_from(self, offsets: Iterable[Tensor]) -> None:
+        """Look from the given points."""
+        for offset in offsets:
+            smooth = self._smooth(self._center + offset)
+            if smooth is not None:
+                self.found.append(smooth)
 
     def _factors(self, k: int) -> Tensor:
         """How much more than others to move each tensor: other pieces are met, and near a good choice better ones."""
@@ -316,7 +335,7 @@ class _Walk:
             return None
         return _Smooth(rank, error, float((closed - self._center).norm()) / self._around.unit, closed)
 
-    def approach(self, share: float, times: int) -> None:
+    def approach(self, share: float, times: int, near: float) -> None:
         """Follow pieces of least rank towards the center, and give them up where they do not lead there."""
         clear = [s for s in self.found if s.clear]
         if self.found:
@@ -324,16 +343,17 @@ class _Walk:
             usual = 2 * min(s.error / max(s.rank, 1.0) for s in self.found)
             self.found = clear or [s for s in self.found if s.error <= usual * max(s.rank, 1.0)]
         for _ in range(_LOOKS if clear else 0):
-            least = min(self.found, key=lambda s: s.rank)
-            if least.nearer == times:
-                return
+            least = min((s for s in self.found if not s.lost), key=lambda s: s.rank, default=None)
+            if least is None or least.nearer >= times:
+                break
             nearer = self._smooth(self._center + (least.point - self._center) * share)
             if nearer is None or not nearer.clear or nearer.rank < least.rank - 0.5:
                 # A rank that is less is one that is lost in rounding.
-                nearer = replace(least, nearer=times)
+                nearer = replace(least, nearer=times, lost=near > 0 and least.distance > _LOST)
             else:
-                nearer = replace(nearer, nearer=least.nearer + 1)
+                nearer = replace(nearer, nearer=times if nearer.distance <= near else least.nearer + 1)
             self.found = [nearer if s is least else s for s in self.found]
+        self.found = [s for s in self.found if s.nearer >= times and not s.lost] or self.found
 
 
 def _same(one: tuple[float, float], other: tuple[float, float]) -> bool:
@@ -350,6 +370,7 @@ class _Smooth:
     point: Tensor
     factors: Tensor | None = None
     nearer: int = 0
+    lost: bool = False
 
     @property
     def clear(self) -> bool:

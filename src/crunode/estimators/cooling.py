@@ -1,83 +1,48 @@
 """Large networks: one chain that is cooled down in steps, and where its estimates lead.
 
-Without label noise the temperature is free. At inverse temperature t, with a normal prior around w*, the estimator
-λ̂(t) = t E[L − L(w*)] counts half the directions whose curvature exceeds 1/t of the prior's, and rises to λ with t. In a
-large network λ is in the thousands, so that λ̂ scatters by less than a percent from draw to draw: a single chain tells
-all, if only it gets around. Three things see to that.
-
-The prior is wide where the loss is flat for reasons of rank. Matrices of low rank get random entries of the size of
-their own in the directions that they have nothing in; everything else moves by a small share of its size. Around such
-matrices the valley of least loss is a cone in these directions, so that its codimension shows at any distance, and is
-seen best from afar, where the curvatures of its directions differ least.
-
-The chain has inertia (underdamped Langevin dynamics): it crosses the prior in a number of steps that grows with the
-root of the condition number and not with the number itself. And each level begins where the last one ended.
-
-What is missing at the last level is extrapolated: as a geometric series of increments, and by laws in powers and
-logarithms of t. Half of it is part of the error.
+Without label noise the temperature is free: λ̂ at falling temperatures rises to λ (`crunode.estimators.cooled_chain`).
+What is missing at the last level is told in two ways. At the center, the share of the rank of the Jacobian that the
+same temperature shows can be computed (`crunode.estimators.resolved`), and for the directions that the center has that
+is all. What belongs to other directions, that only show away from it, is extrapolated from level to level: increments
+as a geometric series, and all by laws in powers and logarithms of t.
 
 References:
-    Lau et al. 2023 (networks of up to 1e8 parameters); Cheng et al. 2018 (underdamped Langevin dynamics).
+    Lau et al. 2023 (networks of up to 1e8 parameters).
 """
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-import torch
-from torch import Tensor
-
-from crunode.core.data import Examples
 from crunode.core.landscape import Landscape
-from crunode.core.progress import Progress
 from crunode.core.result import Estimate, Finding, provenance
-from crunode.core.rng import derived_seed
-from crunode.curvature.rounding import Spaces, unrounded
+from crunode.curvature.jacobian import NoOutputs
+from crunode.estimators.cooled_chain import FACTOR, STEP, CooledChain, Level
 from crunode.estimators.extrapolate import extrapolate
-from crunode.sampling.engine import Engine
-from crunode.sampling.posterior import Gaussian, Posterior
+from crunode.estimators.resolved import Resolved
 
-__all__ = ["Level", "cooled_estimate", "extrapolated"]
+__all__ = ["cooled_estimate", "extrapolated"]
 
 # How far weights move, relative to their size, and matrices of low rank where they have nothing.
 _SHARE, _REACH = {"local": 0.1, "basin": 1.0}, 1.0
-# Curvature of the loss relative to the prior's, at the first level; each further one has ten times as much.
-_FIRST, _FACTOR = 1e4, 10.0
-# Steps in units of the fastest frequency, and what they may add to the loss and to the energy of motion.
-_STEP, _MARGIN, _LONG, _HEAT = 0.7, 1.5, 0.12, 0.01
-# Length of a level in periods of the prior, and what part of it is for getting there and what part is kept.
-_PERIODS, _RAMP, _KEPT = 0.7, 0.35, 0.3
-# Velocities are refreshed once in so many steps, at this rate in units of the prior's frequency.
-_EVERY, _FRICTION = 4, 3.0
-# Steps of power iteration, and how far gradients are apart for it.
-_POWER, _DIFFERENCE = 16, 0.3
-# Examples to begin with, and by how much the loss on others may exceed that on them.
-_EXAMPLES, _OTHERS = 512, 4.0
 # Gradients to spend unless told, and what may be missing at the end, relative to the value.
 _BUDGET, _SMALL = 40_000, 0.02
 # The largest ratio of a series that is believed, and the error of leapfrog steps.
 _RATIO, _LEAP = 0.75, 0.005
-_RETRIES = 6
-
-
-@dataclass(frozen=True)
-class Level:
-    """What the chain saw at one temperature.
-
-    Attributes:
-        nbeta: t, with which the mean loss is multiplied.
-        value: λ̂(t).
-        se: Its Monte-Carlo error.
-        steps: Gradients it took.
-    """
-
-    nbeta: float
-    value: float
-    se: float
-    steps: int
+# What may be missing at a last level that the center is the only measure of, and gradients that are worth while for it.
+_NEARLY, _LEFT = 0.1, 2000
+# A last level that shows less than this of the rank at the center says little about the rest.
+_FEW = 0.4
+# Directions that the center does not have are none below this part of all.
+_NONE = 0.03
+# How far the directions that the center does not have may be off, since the chain also reaches pieces of the valley
+# that do not lead to the center.
+_ASTRAY = 0.1
+# What part of what was added is in doubt: where the rank tells it, and where a series does. All of it is for directions
+# that the center does not have.
+_TENTH, _HALF = 0.1, 0.5
 
 
 def extrapolated(levels: Sequence[Level]) -> tuple[float, float]:
@@ -119,7 +84,8 @@ def cooled_estimate(land: Landscape, target: str = "local", *, seed: int = 0, bu
         budget: The most gradients to take; None for as many as it takes to have nearly all, and at most 40 000.
 
     Returns:
-        The estimate. `diagnostics["levels"]` has λ̂ at each temperature.
+        The estimate. `diagnostics["levels"]` has λ̂ at each temperature, and the share of the rank at the center that
+        it shows.
 
     Example:
         >>> from crunode.recipes.toys import reduced_rank
@@ -127,217 +93,159 @@ def cooled_estimate(land: Landscape, target: str = "local", *, seed: int = 0, bu
         >>> abs(est.value / 408 - 1) < 0.1  # 408 is exact
         True
     """
-    most = _BUDGET if budget is None else budget
-    chain = _Chain(land, _SHARE[target], seed, most)
+    chain = CooledChain(land, _SHARE[target], _REACH, seed, _BUDGET if budget is None else budget)
     levels: list[Level] = []
+    measure: _Measure | None = None
+    answer: _Answer | None = None
     t = chain.first()
     while t > 0:
         level = chain.level(t, first=not levels)
         if level is None:
             break
         levels.append(level)
-        if len(levels) >= 3 and abs(extrapolated(levels)[0] - level.value) <= _SMALL * abs(level.value):
+        if measure is None:
+            measure = _Measure(land, chain, _SHARE[target], seed)
+        measure.add(level)
+        answer = _answer(levels, measure)
+        if answer is not None and answer.enough:
             break
-        t *= _FACTOR
-    return _estimate(land, levels, chain, seed)
+        t *= FACTOR
+    return _estimate(land, levels, measure, answer, chain, seed, target)
 
 
-def _estimate(land: Landscape, levels: list[Level], chain: _Chain, seed: int) -> Estimate:
+class _Measure:
+    """The share of the rank at the center that each level shows; none where it cannot be had."""
+
+    def __init__(self, land: Landscape, chain: CooledChain, share: float, seed: int) -> None:
+        self._chain, self._counted = chain, 0
+        self.shares: list[tuple[float, float]] = []
+        self.center: Resolved | None = None
+        if chain.most - chain.spent >= _LEFT:
+            try:
+                self.center = Resolved(land, chain.index, share, _REACH, seed)
+                self._count()
+            except NoOutputs:
+                pass
+
+    def add(self, level: Level) -> None:
+        if self.center is None:
+            return
+        found = self.center.share(level.nbeta, max(self._chain.most - self._chain.spent, 0))
+        self.shares.append((min(found[0], 1.0), found[1]))
+        self._count()
+
+    def _count(self) -> None:
+        assert self.center is not None
+        more = self.center.gradients - self._counted
+        self._counted += more
+        self._chain.spent += more
+        self._chain.seen += more * self._chain.examples
+
+    def summary(self) -> dict[str, float] | None:
+        return None if self.center is None else {"rank": self.center.rank, "error": self.center.error}
+
+
+@dataclass(frozen=True)
+class _Answer:
+    value: float
+    terms: dict[str, float]
+    enough: bool
+
+
+def _answer(levels: Sequence[Level], measure: _Measure) -> _Answer | None:
+    """What the levels lead to; None where there are too few of them.
+
+    λ̂ has a part that belongs to the directions that the center has too, whose limit is half the rank there, and a part
+    that belongs to directions that only show away from it. The former is known, the latter extrapolated.
+    """
+    last, few = levels[-1].value, len(levels) < 3
+    if measure.center is None or len(levels) < 2 or not last > 0:
+        if few:
+            return None
+        value, law = extrapolated(levels)
+        terms = {"temperature": _HALF * abs(value - last), "law": law}
+        return _Answer(value, _and_steps(terms, value), abs(value - last) <= _SMALL * last)
+    known = measure.center.rank / 2
+    (share, doubt), (earlier, _) = measure.shares[-1], measure.shares[-2]
+    others = [
+        Level(x.nbeta, x.value - s * known, math.hypot(x.se, d * known), x.steps)
+        for x, (s, d) in zip(levels, measure.shares, strict=True)
+    ]
+    more = others[-1].value
+    if more <= max(_NONE * last, 2 * others[-1].se):
+        # Next to none: all directions are seen as those of the center are. Half the rank there is a lower bound, and a
+        # chain that sees less has left for where there is less.
+        value, before = max(last / share, known), max(levels[-2].value / earlier, known)
+        terms = {"temperature": _TENTH * abs(value - last), "center": value * doubt / share, "law": abs(value - before)}
+        return _Answer(value, _and_steps(terms, value), share >= 1 - _NEARLY)
+    # With two levels there is no telling how increments go on: as much again, give or take that.
+    rest = max(more - others[-2].value, 0.0)
+    limit, law = (more + rest, rest) if few else extrapolated(others)
+    # They are no steeper than those of the center, so that no larger share of them shows.
+    limit, law = max(limit, more / share), math.hypot(law, max(more / share - limit, 0.0) / 2)
+    value = known + limit
+    terms = {"temperature": limit - more, "law": law, "center": known * doubt, "reach": _ASTRAY * limit}
+    return _Answer(value, _and_steps(terms, value), not few and abs(value - last) <= _SMALL * last)
+
+
+def _and_steps(terms: dict[str, float], value: float) -> dict[str, float]:
+    return {**terms, "discretisation": _LEAP * abs(value)}
+
+
+def _estimate(
+    land: Landscape,
+    levels: list[Level],
+    measure: _Measure | None,
+    answer: _Answer | None,
+    chain: CooledChain,
+    seed: int,
+    target: str,
+) -> Estimate:
     findings = list(land.findings)
     if land.n < 100:
         findings.append(Finding.of("LLC105", f"n = {land.n}"))
-    terms: dict[str, float] = {}
     value, se = (levels[-1].value, levels[-1].se) if levels else (math.nan, math.nan)
     if chain.top == 0:
         findings.append(Finding.of("LLC106", "its slope is zero everywhere around the center"))
-    if len(levels) < 3:
-        terms = {"temperature": abs(value)}
+    terms = {"temperature": abs(value)} if answer is None else answer.terms
+    if answer is None:
         findings.append(Finding.of("LLC115", f"{chain.spent} gradients for {len(levels)} of 3 levels or more"))
     else:
-        value, law = extrapolated(levels)
-        rest = value - levels[-1].value
-        terms = {"temperature": abs(rest) / 2, "law": law, "discretisation": _LEAP * abs(value)}
+        rest, value = answer.value - value, answer.value
+        if measure is not None and measure.shares and measure.shares[-1][0] < _FEW:
+            seen = f"{measure.shares[-1][0]:.0%} of the rank at the center at the last of {len(levels)} levels"
+            findings.append(Finding.of("LLC115", f"{seen}, {chain.spent} gradients"))
         findings.append(Finding.of("LLC114", f"{levels[-1].value:.4g} at the last of {len(levels)}, {rest:+.2g} added"))
+    shares = [None] * len(levels) if measure is None or measure.center is None else [s for s, _ in measure.shares]
+    rows = [
+        {"nbeta": x.nbeta, "value": x.value, "se": x.se, "steps": x.steps, "share": s}
+        for x, s in zip(levels, shares, strict=True)
+    ]
     return Estimate(
         "llc",
         float(value),
         se=float(se),
-        systematic=math.hypot(*terms.values()) if terms else math.nan,
+        systematic=math.hypot(*terms.values()),
         findings=tuple(findings),
         spec={
             "asked": {"seed": seed},
             "n": land.n,
             "dim": land.dim,
-            "kernel": {"name": "underdamped Langevin, cooled", "share": chain.share, "reach": _REACH, "step": _STEP},
+            "kernel": {
+                "name": "underdamped Langevin, cooled",
+                "share": _SHARE[target],
+                "reach": _REACH,
+                "step": STEP,
+            },
             "reasons": {"kernel": "in a network as large one chain tells the coefficient, if it gets around"},
         },
         seed=seed,
         diagnostics={
-            "levels": [{"nbeta": x.nbeta, "value": x.value, "se": x.se, "steps": x.steps} for x in levels],
+            "levels": rows,
+            "center_rank": None if measure is None else measure.summary(),
             "examples": chain.examples,
             "cost": {"gradients": float(chain.spent), "examples": float(chain.seen)},
         },
         terms=terms,
         provenance=provenance(),
     )
-
-
-class _Chain:
-    """Position and velocity in coordinates in which the prior is standard normal, w = w* + S z."""
-
-    def __init__(self, land: Landscape, share: float, seed: int, most: int) -> None:
-        self._land, self._seed, self._most = land, seed, most
-        self.share, self._scale = share, _Scale(land, share)
-        self._chance = torch.Generator(land.device).manual_seed(derived_seed(seed, 71))
-        order = torch.randperm(land.data.rows, generator=torch.Generator().manual_seed(derived_seed(seed, 72)))
-        self._order = order.to(land.device)
-        self.spent, self.seen, self.top = 0, 0, 0.0
-        self._use(min(_EXAMPLES, land.data.rows))
-
-    def _use(self, examples: int) -> None:
-        """Take that many examples, and as many others to check by."""
-        self.examples = examples
-        self._engine = _engine(self._land, self._order[:examples], self._seed)
-        others = self._order[examples : 2 * examples]
-        self._others = _engine(self._land, others, self._seed) if len(others) >= max(examples // 2, 1) else None
-        self._z = torch.zeros_like(self._land.center)
-        self._gradient, self._loss = self._at(self._z)
-
-    def _random(self) -> Tensor:
-        center = self._land.center
-        return torch.randn(center.shape, generator=self._chance, dtype=center.dtype, device=center.device)
-
-    def _at(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        gradient, excess = self._engine.likelihood((self._land.center + self._scale(z))[None])
-        self.spent, self.seen = self.spent + 1, self.seen + self.examples
-        return self._scale(gradient[0]), excess[0]
-
-    def first(self) -> float:
-        """The first t, from the largest curvature around the center; 0 where there is none."""
-        self.top = max(self._curvature(self._random()), self._curvature(torch.zeros_like(self._z)))
-        return _FIRST / self.top if 0 < self.top < math.inf else 0.0
-
-    def _curvature(self, z: Tensor) -> float:
-        """The largest curvature of the loss at z, by power iteration on differences of gradients."""
-        v, size = self._random(), 0.0
-        for _ in range(_POWER):
-            length = float(v.norm())
-            if not 0 < length < math.inf:
-                return length
-            v = v * (_DIFFERENCE / length)
-            up = self._at(z + v)[0].clone()
-            v = (up - self._at(z - v)[0]) / 2
-            size = float(v.norm()) / _DIFFERENCE
-        return size
-
-    def level(self, t: float, *, first: bool) -> Level | None:
-        """λ̂ at t; None where the budget does not allow for it or no step is short enough."""
-        before = self.spent
-        for _ in range(_RETRIES):
-            stiff = _MARGIN * t * self.top
-            steps = math.ceil(_PERIODS * 2 * math.pi * math.sqrt(stiff) / _STEP)
-            if self.spent + steps > self._most:
-                return None
-            start = self._z.clone()
-            scaled = self._run(t, stiff, steps, t if first else t / _FACTOR)
-            if scaled is None:  # too long a step
-                self.top, self._z = 2 * self.top, start
-                self._gradient, self._loss = self._at(self._z)
-                continue
-            if first and self._alone():
-                self._use(min(2 * self.examples, self._land.data.rows))
-                continue
-            value = float(scaled.mean())
-            # t L has the variance λ, and forgets at the rate of the friction.
-            apart = 1 + _KEPT * _PERIODS * math.pi * _FRICTION
-            return Level(t, value, math.sqrt(max(value, 0.0) / apart), self.spent - before)
-        return None
-
-    def _run(self, t: float, stiff: float, steps: int, start: float) -> Tensor | None:
-        """Values of t (L − L(w*)) at the end of a way from `start` to t, by velocities of variance 1 / stiff.
-
-        Leapfrog steps of length h keep the energy with t L − h²/8 |t∇L|²/stiff in place of t L, exactly so where L is
-        quadratic; what they add is taken away by that. None where that is much, or where velocities have become larger
-        than they may: steps are too long then.
-        """
-        z, h, mass, size = self._z, _STEP, 1 / stiff, float(len(self._z))
-        v = self._random() * math.sqrt(mass)
-        stay = math.exp(-_EVERY * _FRICTION * h * math.sqrt(mass))
-        fresh = math.sqrt((1 - stay**2) * mass)
-        losses, slopes, speeds = torch.zeros(3, steps, device=z.device, dtype=torch.float64)
-        with Progress(steps, f"cooling, nbeta {t:.1e}") as bar:
-            for k in range(steps):
-                # All at once, what has to leave as heat would be nine times what is there.
-                now = t * (start / t) ** max(1 - k / (_RAMP * steps), 0.0)
-                v.add_(self._gradient, alpha=-0.5 * h * now * mass).add_(z, alpha=-0.5 * h * mass)
-                z = z.add(v, alpha=h)
-                self._gradient, self._loss = self._at(z)
-                losses[k] = self._loss
-                slopes[k] = self._gradient.norm()
-                v.add_(self._gradient, alpha=-0.5 * h * now * mass).add_(z, alpha=-0.5 * h * mass)
-                speeds[k] = v.norm()
-                if k % _EVERY == 0:
-                    v.mul_(stay).add_(self._random(), alpha=fresh)
-                if k % 256 == 255:
-                    bar.advance(256)
-                    if not t * float(losses[k]) <= _FACTOR * size:
-                        return None
-        kept = slice(int(steps * (1 - _KEPT)), None)
-        scaled, added = t * losses[kept], (h * t * slopes[kept]).square() * (mass / 8)
-        heat = float(speeds[kept].square().mean()) * stiff / size - 1
-        if not (float(added.mean()) <= _LONG * float(scaled.mean()) and heat <= _HEAT + 4 * math.sqrt(2 / size)):
-            return None
-        self._z = z
-        return scaled - added
-
-    def _alone(self) -> bool:
-        """Whether the chain has moved to where other examples are not predicted as at the center."""
-        if self._others is None:
-            return False
-        there = self._others.likelihood((self._land.center + self._scale(self._z))[None])[1]
-        return bool(float(there[0]) > _OTHERS * float(self._loss))
-
-
-def _engine(land: Landscape, index: Tensor, seed: int) -> Engine:
-    part = copy.copy(land)
-    part.data = Examples([land.data.take(index.sort().values)], land.data.findings)
-    posterior = Posterior(part, 1.0, Gaussian(1.0))
-    return Engine(posterior, [0], torch.ones(1), seed=seed, batch=None, layout="sequential", overwrite=True)
-
-
-class _Scale:
-    """S: how far each direction may go, the same to either side of a matrix."""
-
-    def __init__(self, land: Landscape, share: float) -> None:
-        shapes = land.packing.shapes
-        _, spaces = unrounded(land.center, shapes, land.packing.dtypes)
-        sizes = [math.prod(s) for s in shapes]
-        parts = land.center.double().split(sizes)
-        usual = [_entry(p, space) for p, space in zip(parts, spaces, strict=True)]
-        known = sorted(u for u in usual if u > 0)
-        typical = known[len(known) // 2] if known else 1.0
-        scales, self._far = [], []
-        offset = 0
-        for size, own, space in zip(sizes, usual, spaces, strict=True):
-            unit = own or typical
-            scales.append(torch.full((size,), share * unit, dtype=land.packing.dtype))
-            if space is not None:
-                narrow = Spaces(
-                    space.shape, space.columns.to(land.packing.dtype), space.rows.to(land.packing.dtype), space.size
-                )
-                self._far.append((slice(offset, offset + size), narrow, (_REACH - share) * unit))
-            offset += size
-        self._near = torch.cat(scales).to(land.device)
-
-    def __call__(self, z: Tensor) -> Tensor:
-        found = self._near * z
-        for where, space, more in self._far:
-            found[where].add_(space.outside(z[where]), alpha=more)
-        return found
-
-
-def _entry(part: Tensor, space: Spaces | None) -> float:
-    """The size of entries that a matrix of full rank with singular values like these would have."""
-    if space is None:
-        return float(part.square().mean().sqrt())
-    return space.size / (space.shape[0] ** 0.5 + space.shape[1] ** 0.5)

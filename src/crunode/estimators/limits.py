@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import math
 import statistics
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
+from torch import Tensor
+
 from crunode.core.landscape import Landscape
 from crunode.curvature.valley import valley
+from crunode.estimators.cooled_chain import FACTOR, CooledChain
 
 __all__ = ["Limit", "valley_limit"]
 
@@ -18,6 +21,10 @@ _AROUND = {"local": (0.03, 0.1), "basin": (0.3, 1.0)}
 _STARTS, _MANY_STARTS, _SMALL, _HUGE = 3, 6, 500, 200_000
 # In directions that matrices of low rank do not have, larger networks are looked at from this far.
 _REACH = 0.5
+# From this size on a chain settles where to look from as well: how far it moves weights, and matrices of low rank where
+# they have nothing; examples to begin with, levels, and the most gradients.
+_SETTLED, _EXAMPLES, _LEVELS, _GRADIENTS = 6000, 128, 2, 20_000
+_MOVES = ((0.01, 0.1), (0.03, 0.3), (0.1, 1.0))
 # The pieces of the valley that are met have a little more than the least rank.
 _TYPICAL, _SCATTER = 0.015, 0.03
 
@@ -81,7 +88,27 @@ def valley_limit(land: Landscape, target: str = "local", *, seed: int = 0) -> Li
     around: tuple[float, ...] = _AROUND[target]
     if land.dim > _HUGE:  # pieces of the valley are all alike there
         around = around[-1:]
-    found = valley(land, around=around, starts=starts, reach=0.0 if land.dim <= _SMALL else _REACH, seed=seed)
+    spent = 0
+
+    def settled() -> Iterator[Tensor]:
+        nonlocal spent
+        for share, reach in _MOVES if target == "local" else _MOVES[-1:]:
+            chain = CooledChain(land, share, reach, seed, _GRADIENTS, _EXAMPLES)
+            t = chain.first()
+            for k in range(_LEVELS if t > 0 else 0):
+                if chain.level(t * FACTOR**k, first=k == 0) is None:
+                    break
+            spent += chain.seen
+            yield chain.moved
+
+    found = valley(
+        land,
+        around=around,
+        starts=starts,
+        reach=0.0 if land.dim <= _SMALL else _REACH,
+        seed=seed,
+        offsets=settled if land.dim >= _SETTLED and land.data.stacked else None,
+    )
     if found is None or not found.ranks:
         return None
     points = tuple(rank / 2 for rank in found.ranks)
@@ -106,7 +133,7 @@ def valley_limit(land: Landscape, target: str = "local", *, seed: int = 0) -> Li
         lowest,
         smooth,
         points,
-        found.gradients,
+        found.gradients + spent // found.examples,
         found.examples,
         found.method,
     )

@@ -126,15 +126,17 @@ KINDS = [
         "a series in the temperature",
         "info",
         "The network is large and free of label noise: a single chain was cooled down in steps, and what was missing "
-        "at the last temperature was extrapolated. Half of that is in the systematic error.",
+        "at the last temperature was told by the rank at the center, as far as the center has the directions, and "
+        "extrapolated else. How far that may be off is in the systematic error.",
         "A larger budget cools further.",
     ),
     FindingKind(
         "LLC115",
         "too few temperatures",
         "error",
-        "The chain of a large network did not get through three temperatures, so that nothing can be said about where "
-        "its estimates lead.",
+        "The chain of a large network did not get through three temperatures (two, where the rank at the center is "
+        "known), or the coldest one shows little of that rank, so that nothing can be said about where its estimates "
+        "lead.",
         "Raise the budget. Where steps had to be shortened again and again, the loss may have no second derivative.",
     ),
     FindingKind(

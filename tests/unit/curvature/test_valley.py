@@ -206,3 +206,22 @@ def test_what_cannot_be_seen_gives_none():
 def test_bad_input(bad):
     with pytest.raises(InputError, match="expected"):
         valley(toys.reduced_rank(2, 2, 2, 0, n=20), **bad)
+
+
+def test_further_starts_are_asked_for_at_singular_points_alone():
+    asked = []
+
+    def offsets(land):
+        def give():
+            asked.append(land.dim)
+            generator = torch.Generator().manual_seed(3)
+            yield 0.1 * torch.randn(land.dim, generator=generator, dtype=torch.float64)
+
+        return give
+
+    singular, smooth = deep_linear((6, 4, 5), (2, 3)), deep_linear((6, 4, 5), (4, 4))
+    found = valley(singular, offsets=offsets(singular))
+    assert asked == [singular.dim]
+    assert min(found.ranks) / 2 == local((6, 4, 5), (2, 3))
+    valley(smooth, offsets=offsets(smooth))
+    assert asked == [singular.dim]

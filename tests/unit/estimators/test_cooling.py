@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from crunode.core.landscape import Landscape
 from crunode.estimators import coefficient
 from crunode.estimators.coefficient import llc
-from crunode.estimators.cooling import Level, cooled_estimate, extrapolated
+from crunode.estimators.cooled_chain import CooledChain, Level
+from crunode.estimators.cooling import cooled_estimate, extrapolated
 from crunode.exact import deep_linear
 from crunode.recipes.toys import quadratic, reduced_rank
 
@@ -100,3 +101,43 @@ def test_llc_cools_large_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     again = llc(land, seed=3, budget=12_000)
     assert again.value == est.value
     assert est.diagnostics["target"] == "local"
+
+
+def deep_linear_network(widths: tuple[int, ...], ranks: tuple[int, ...], seed: int = 0) -> Landscape:
+    """Layers of the given ranks on their own predictions."""
+    generator = torch.Generator().manual_seed(seed)
+    layers = []
+    for a, b, rank in zip(widths, widths[1:], ranks, strict=False):
+        layer = torch.nn.Linear(a, b, bias=False)
+        left, right = torch.randn(b, rank, generator=generator), torch.randn(a, rank, generator=generator)
+        layer.weight.data = left @ right.T / max(a, b) ** 0.5 / rank**0.5
+        layers.append(layer)
+    net = torch.nn.Sequential(*layers)
+    x = torch.randn(2000, widths[0], generator=generator)
+    return Landscape(net, (x, net(x).detach()), "gaussian")
+
+
+def test_at_a_smooth_point_the_rank_is_the_answer_however_far_the_chain_gets() -> None:
+    """Layers of full rank but one: half the rank of the Jacobian is exact, and two levels are enough to know it."""
+    widths, ranks = (40, 30, 35, 50), (30, 30, 8)
+    exact = 8 * 40 + 30 * 50 - 8 * 30  # rows of the last layer see 30 directions, all others 8
+    est = cooled_estimate(deep_linear_network(widths, ranks), seed=2, budget=8000)
+    rank = est.diagnostics["center_rank"]["rank"]
+    assert rank == pytest.approx(exact, rel=0.03)
+    assert est.value == pytest.approx(exact / 2, rel=0.05)
+    assert abs(est.value - exact / 2) < 3 * est.error
+    assert all(0 < level["share"] <= 1 for level in est.diagnostics["levels"])
+
+
+def test_a_temperature_that_shows_next_to_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("crunode.estimators.cooling._FEW", 1.1)
+    est = cooled_estimate(deep_linear_network((40, 30, 35, 50), (30, 30, 8)), seed=2, budget=8000)
+    assert not est.ok
+    assert "LLC115" in [f.code for f in est.findings]
+
+
+def test_a_chain_takes_as_many_examples_as_its_layers_are_given_numbers() -> None:
+    chain = CooledChain(deep_linear_network((1000, 4, 4), (4, 4)), 0.1, 1.0, 0, 10)
+    assert chain.examples == 1250
+    assert len(chain.index) == 1250
+    assert torch.equal(chain.index, chain.index.sort().values)

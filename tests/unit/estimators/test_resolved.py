@@ -1,0 +1,87 @@
+"""The share of the rank at the center that a temperature shows, held against dense matrices."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import nn
+
+from crunode.core.landscape import Landscape
+from crunode.curvature.jacobian import NoOutputs
+from crunode.estimators.cooled_chain import Scale
+from crunode.estimators.resolved import Resolved
+from crunode.recipes.toys import reduced_rank
+
+
+def network(activation: type[nn.Module], inputs: int = 30, hidden: int = 20, outputs: int = 15) -> Landscape:
+    """A network on its own predictions."""
+    generator = torch.Generator().manual_seed(0)
+    net = nn.Sequential(nn.Linear(inputs, hidden), activation(), nn.Linear(hidden, outputs)).double()
+    with torch.no_grad():
+        for p in net.parameters():
+            p.copy_(torch.randn(p.shape, generator=generator) / p.shape[-1] ** 0.5)
+    x = torch.randn(300, inputs, generator=generator, dtype=torch.float64)
+    return Landscape(net, (x, net(x).detach()), "gaussian")
+
+
+def dense_values(land: Landscape, index: torch.Tensor, share: float) -> torch.Tensor:
+    """Eigenvalues of SJᵀJS/n by the whole Jacobian."""
+    scale = Scale(land, share, 1.0, torch.float64)
+    batch = land.data.take(index)
+
+    def outputs(z: torch.Tensor) -> torch.Tensor:
+        parts = land.packing.unravel(land.center + scale(z))
+        return torch.func.functional_call(land._module.model, parts, (batch[0],))
+
+    rows = torch.func.jacrev(outputs)(torch.zeros_like(land.center)).reshape(-1, land.dim)
+    return torch.linalg.svdvals(rows).square() / len(index)
+
+
+@pytest.mark.parametrize("activation", [nn.Identity, nn.Tanh])
+@pytest.mark.parametrize("t", [1.0, 1e3, 1e6])
+def test_shares_are_those_of_the_whole_spectrum(activation: type[nn.Module], t: float) -> None:
+    land, index = network(activation), torch.arange(120)
+    found = Resolved(land, index, 0.1, 1.0, seed=1)
+    values = dense_values(land, index, 0.1)
+    rank = int((values > 1e-10 * values[0]).sum())
+    share, doubt = found.share(t)
+    # A single random vector has a spread of √(2r)/r; four of them, with the rank's own, are a false alarm in 10⁴ runs.
+    chance = 4 * (2 / rank) ** 0.5
+    assert abs(found.rank / rank - 1) < chance
+    assert abs(share * found.rank / float((t * values / (t * values + 1)).sum()) - 1) < chance + doubt
+
+
+@settings(max_examples=10)
+@given(st.floats(-2, 8), st.floats(0.1, 4))
+def test_colder_shows_more(low: float, step: float) -> None:
+    found = Resolved(reduced_rank(60, 20, 60, rank=20), torch.arange(80), 0.1, 1.0)
+    hot, cold = found.share(10**low), found.share(10 ** (low + step))
+    assert 0 <= hot[0] <= cold[0] + hot[1] + cold[1]
+    assert cold[0] <= 1 + cold[1] + 0.05
+
+
+def test_a_limit_of_passes_is_kept_and_is_in_the_error() -> None:
+    land = reduced_rank(60, 20, 60, rank=20)
+    found = Resolved(land, torch.arange(80), 0.1, 1.0)
+    before = found.gradients
+    _, doubt = found.share(1e12, most=0)
+    assert found.gradients == before
+    assert doubt > 0.4
+    share, doubt = found.share(1e12)
+    assert doubt < 0.1
+    assert share == pytest.approx(1, abs=0.1)
+
+
+def test_where_there_is_no_rank_it_is_no_measure() -> None:
+    with pytest.raises(NoOutputs, match="rank at the center is 0"):
+        Resolved(reduced_rank(6, 4, 5, rank=0), torch.arange(20), 0.1, 1.0)
+
+
+def test_nothing_of_the_landscape_is_changed() -> None:
+    land = network(nn.Tanh)
+    center, state = land.center.clone(), torch.get_rng_state()
+    Resolved(land, torch.arange(120), 0.1, 1.0).share(1e4)
+    assert torch.equal(land.center, center)
+    assert torch.equal(torch.get_rng_state(), state)
