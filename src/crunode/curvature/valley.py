@@ -45,8 +45,8 @@ _ROUNDED = 1e-6
 _CLEAR = 0.02
 # How much nearer to look at pieces of least rank, how often at one or until how near, and how often at all.
 _FROM_CLOSE, _FROM_AFAR, _LOOKS = (0.5, 1, 0.0), (0.5, 8, 0.03), 32
-# A piece that is lost from sight farther away than this does not count where there are others.
-_LOST = 0.06
+# A piece that is lost from sight farther away than this does not count, unless all that lead there have so much more.
+_LOST, _MORE = 0.06, 1.1
 # Other examples to check by, at least.
 _OTHERS = 64
 # Rows up to which matrices are factorised at each step on a processor; above, conjugate gradients are faster.
@@ -353,7 +353,9 @@ class _Walk:
             else:
                 nearer = replace(nearer, nearer=times if nearer.distance <= near else least.nearer + 1)
             self.found = [nearer if s is least else s for s in self.found]
-        self.found = [s for s in self.found if s.nearer >= times and not s.lost] or self.found
+        arrived = [s for s in self.found if s.nearer >= times and not s.lost]
+        most = min((s.rank for s in arrived), default=math.inf) / _MORE
+        self.found = arrived + [s for s in self.found if s.lost and s.rank < most] or self.found
 
 
 def _same(one: tuple[float, float], other: tuple[float, float]) -> bool:

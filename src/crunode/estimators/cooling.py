@@ -39,7 +39,7 @@ _FEW = 0.4
 _NONE = 0.03
 # How far the directions that the center does not have may be off, since the chain also reaches pieces of the valley
 # that do not lead to the center.
-_ASTRAY = 0.1
+_ASTRAY = 0.2
 # What part of what was added is in doubt: where the rank tells it, and where a series does. All of it is for directions
 # that the center does not have.
 _TENTH, _HALF = 0.1, 0.5

@@ -57,7 +57,8 @@ def test_reduced_rank_at_its_most_singular_point(hidden: int, rank: int) -> None
     assert est.ok
     # Three stated errors of a single chain: a false alarm in less than one of 300 seeds.
     assert abs(est.value - exact) < 3 * est.error
-    assert est.error < 0.1 * exact
+    # Of directions that the center does not have a fifth may belong to pieces of the valley that do not lead there.
+    assert est.error < 0.2 * exact
 
 
 def test_steps_are_corrected_where_all_directions_are_equally_stiff() -> None:
