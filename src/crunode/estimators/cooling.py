@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from crunode.core.landscape import Landscape
 from crunode.core.result import Estimate, Finding, provenance
@@ -25,8 +25,9 @@ from crunode.estimators.resolved import Resolved
 
 __all__ = ["cooled_estimate", "extrapolated"]
 
-# How far weights move, relative to their size, and matrices of low rank where they have nothing.
-_SHARE, _REACH = {"local": 0.1, "basin": 1.0}, 1.0
+# How far weights move, relative to their size, and matrices of low rank where they have nothing; and again, held
+# closer, where the chain leaves for where there is less: λ̂ falls by so many errors as it gets colder.
+_MOVES, _FALLEN = {"local": ((0.1, 1.0), (0.03, 0.3), (0.01, 0.1)), "basin": ((1.0, 1.0),)}, 4.0
 # Gradients to spend unless told, and what may be missing at the end, relative to the value.
 _BUDGET, _SMALL = 40_000, 0.02
 # The largest ratio of a series that is believed, and the error of leapfrog steps.
@@ -93,36 +94,64 @@ def cooled_estimate(land: Landscape, target: str = "local", *, seed: int = 0, bu
         >>> abs(est.value / 408 - 1) < 0.1  # 408 is exact
         True
     """
-    chain = CooledChain(land, _SHARE[target], _REACH, seed, _BUDGET if budget is None else budget)
-    levels: list[Level] = []
+    most, spent, seen = _BUDGET if budget is None else budget, 0, 0
+    for share, reach in _MOVES[target]:
+        run = _cooled(land, share, reach, seed, most - spent, held=target == "local")
+        run.chain.spent += spent
+        run.chain.seen += seen
+        spent, seen = run.chain.spent, run.chain.seen
+        if not run.astray or most - spent < _LEFT:
+            break
+    return _estimate(land, run, seed, (share, reach))
+
+
+@dataclass
+class _Run:
+    """A chain that was cooled down, what it saw, and what that leads to."""
+
+    chain: CooledChain
+    held: bool
+    levels: list[Level] = field(default_factory=list)
     measure: _Measure | None = None
     answer: _Answer | None = None
-    t = chain.first()
+
+    @property
+    def astray(self) -> bool:
+        """Whether λ̂ has fallen as it got colder: a chain that was to stay has left for where there is less."""
+        if len(self.levels) < 2 or not self.held:
+            return False
+        before, last = self.levels[-2:]
+        return before.value - last.value > _FALLEN * math.hypot(before.se, last.se)
+
+
+def _cooled(land: Landscape, share: float, reach: float, seed: int, most: int, held: bool) -> _Run:
+    run = _Run(CooledChain(land, share, reach, seed, most), held)
+    t = run.chain.first()
     while t > 0:
-        level = chain.level(t, first=not levels)
+        level = run.chain.level(t, first=not run.levels)
         if level is None:
             break
-        levels.append(level)
-        if measure is None:
-            measure = _Measure(land, chain, _SHARE[target], seed)
-        measure.add(level)
-        answer = _answer(levels, measure)
-        if answer is not None and answer.enough:
+        run.levels.append(level)
+        if run.measure is None:
+            run.measure = _Measure(land, run.chain, share, reach, seed)
+        run.measure.add(level)
+        run.answer = _answer(run.levels, run.measure)
+        if run.astray or (run.answer is not None and run.answer.enough):
             break
         t *= FACTOR
-    return _estimate(land, levels, measure, answer, chain, seed, target)
+    return run
 
 
 class _Measure:
     """The share of the rank at the center that each level shows; none where it cannot be had."""
 
-    def __init__(self, land: Landscape, chain: CooledChain, share: float, seed: int) -> None:
+    def __init__(self, land: Landscape, chain: CooledChain, share: float, reach: float, seed: int) -> None:
         self._chain, self._counted = chain, 0
         self.shares: list[tuple[float, float]] = []
         self.center: Resolved | None = None
         if chain.most - chain.spent >= _LEFT:
             try:
-                self.center = Resolved(land, chain.index, share, _REACH, seed)
+                self.center = Resolved(land, chain.index, share, reach, seed)
                 self._count()
             except NoOutputs:
                 pass
@@ -192,15 +221,8 @@ def _and_steps(terms: dict[str, float], value: float) -> dict[str, float]:
     return {**terms, "discretisation": _LEAP * abs(value)}
 
 
-def _estimate(
-    land: Landscape,
-    levels: list[Level],
-    measure: _Measure | None,
-    answer: _Answer | None,
-    chain: CooledChain,
-    seed: int,
-    target: str,
-) -> Estimate:
+def _estimate(land: Landscape, run: _Run, seed: int, moves: tuple[float, float]) -> Estimate:
+    levels, measure, answer, chain = run.levels, run.measure, run.answer, run.chain
     findings = list(land.findings)
     if land.n < 100:
         findings.append(Finding.of("LLC105", f"n = {land.n}"))
@@ -212,6 +234,9 @@ def _estimate(
         findings.append(Finding.of("LLC115", f"{chain.spent} gradients for {len(levels)} of 3 levels or more"))
     else:
         rest, value = answer.value - value, answer.value
+        if run.astray:
+            fall = f"from {levels[-2].value:.4g} to {levels[-1].value:.4g} at the last of {len(levels)} levels"
+            findings.append(Finding.of("LLC120", f"{fall}, {chain.spent} gradients"))
         if measure is not None and measure.shares and measure.shares[-1][0] < _FEW:
             seen = f"{measure.shares[-1][0]:.0%} of the rank at the center at the last of {len(levels)} levels"
             findings.append(Finding.of("LLC115", f"{seen}, {chain.spent} gradients"))
@@ -233,8 +258,8 @@ def _estimate(
             "dim": land.dim,
             "kernel": {
                 "name": "underdamped Langevin, cooled",
-                "share": _SHARE[target],
-                "reach": _REACH,
+                "share": moves[0],
+                "reach": moves[1],
                 "step": STEP,
             },
             "reasons": {"kernel": "in a network as large one chain tells the coefficient, if it gets around"},

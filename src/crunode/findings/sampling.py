@@ -174,6 +174,14 @@ KINDS = [
         "With noisy labels take llc, or sample landscape.self_labelled(); otherwise raise warmup.",
     ),
     FindingKind(
+        "LLC120",
+        "the chain left",
+        "error",
+        "The chain of a large network sees less the colder it is, even held close: it leaves the weights for where the "
+        "coefficient is less.",
+        "Raise the budget, or ask for the least coefficient within reach by target='basin'.",
+    ),
+    FindingKind(
         "MC201",
         "chains disagree",
         "error",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crunode.core.landscape import Landscape
-from crunode.estimators import coefficient
+from crunode.estimators import coefficient, cooling
 from crunode.estimators.coefficient import llc
 from crunode.estimators.cooled_chain import CooledChain, Level
 from crunode.estimators.cooling import cooled_estimate, extrapolated
@@ -142,3 +142,37 @@ def test_a_chain_takes_as_many_examples_as_its_layers_are_given_numbers() -> Non
     assert chain.examples == 1250
     assert len(chain.index) == 1250
     assert torch.equal(chain.index, chain.index.sort().values)
+
+
+def test_a_chain_that_sees_less_the_colder_it_is_is_held_closer(monkeypatch: pytest.MonkeyPatch) -> None:
+    given = []
+
+    def cooled(land: Landscape, share: float, reach: float, seed: int, most: int, held: bool) -> cooling._Run:
+        given.append((share, reach, most))
+        run = cooling._Run(CooledChain(land, share, reach, seed, most), held)
+        run.chain.spent, run.chain.seen, run.chain.top = 1000, 5000, 1.0
+        run.levels = levels_of([1000.0, 900.0] if reach > 0.2 else [900.0, 1000.0], se=10.0)
+        return run
+
+    monkeypatch.setattr(cooling, "_cooled", cooled)
+    land = reduced_rank(10, 5, 10, rank=2)
+    est = cooled_estimate(land, budget=10_000)
+    assert given == [(0.1, 1.0, 10_000), (0.03, 0.3, 9000), (0.01, 0.1, 8000)]
+    assert est.spec["kernel"]["reach"] == 0.1
+    assert est.diagnostics["cost"] == {"gradients": 3000.0, "examples": 15_000.0}
+    given.clear()
+    # One that may go anywhere is not held.
+    cooled_estimate(land, "basin", budget=10_000)
+    assert given == [(1.0, 1.0, 10_000)]
+
+
+def test_a_chain_that_leaves_whatever_it_is_held_by_is_an_error() -> None:
+    land = reduced_rank(10, 5, 10, rank=2)
+    run = cooling._Run(CooledChain(land, 0.1, 1.0, 0, 100), held=True, levels=levels_of([1000.0, 900.0], se=10.0))
+    run.answer = cooling._Answer(950.0, {"law": 1.0}, False)
+    assert run.astray
+    est = cooling._estimate(land, run, 0, (0.1, 1.0))
+    assert not est.ok
+    assert "LLC120" in [f.code for f in est.findings]
+    run.levels = levels_of([1000.0, 950.0], se=10.0)  # 3.5 errors
+    assert not run.astray
