@@ -95,7 +95,8 @@ stated errors.
 |---|---|---|---|---|---|---|---|---|---|---|
 {rows}
 
-None of these networks was looked at while the rules were settled. The worst are deep networks whose valley is hard to follow; their stated errors are wide.
+None of these networks was looked at while the rules were settled.
+The worst are deep networks whose valley is hard to follow; their stated errors are wide.
 Reproduce it with {commands}; where a record has fewer networks, its time was spent.
 """
 
