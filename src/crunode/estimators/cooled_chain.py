@@ -34,8 +34,10 @@ from crunode.curvature.rounding import Spaces, unrounded
 from crunode.sampling.engine import Engine
 from crunode.sampling.posterior import Gaussian, Posterior
 
-__all__ = ["FACTOR", "CooledChain", "Level", "Scale"]
+__all__ = ["FACTOR", "MOVES", "STEP", "CooledChain", "Level", "Scale"]
 
+# How far weights move, relative to their size, and matrices of low rank where they have nothing: far, and held closer.
+MOVES = ((0.1, 1.0), (0.03, 0.3), (0.01, 0.1))
 # Curvature of the loss relative to the prior's, at the first level; each further one has so many times as much.
 _FIRST, FACTOR = 1e4, 10.0
 # Steps in units of the fastest frequency, and what they may add to the loss and to the energy of motion.
@@ -242,7 +244,6 @@ class Scale:
         land: The landscape.
         share: How far weights move, relative to their size.
         reach: How far matrices of low rank move where they have nothing.
-        dtype: Of what it is applied to; None for that of the weights.
 
     Example:
         >>> land = Landscape.of_function(lambda w: w.square().sum(), 2 * torch.ones(3))
@@ -250,8 +251,8 @@ class Scale:
         tensor([0.2000, 0.2000, 0.2000])
     """
 
-    def __init__(self, land: Landscape, share: float, reach: float, dtype: torch.dtype | None = None) -> None:
-        dtype = land.packing.dtype if dtype is None else dtype
+    def __init__(self, land: Landscape, share: float, reach: float) -> None:
+        dtype = land.packing.dtype
         shapes = land.packing.shapes
         _, spaces = unrounded(land.center, shapes, land.packing.dtypes)
         sizes = [math.prod(s) for s in shapes]
@@ -259,16 +260,24 @@ class Scale:
         usual = [_entry(p, space) for p, space in zip(parts, spaces, strict=True)]
         known = sorted(u for u in usual if u > 0)
         typical = known[len(known) // 2] if known else 1.0
-        scales, self._far = [], []
+        scales: list[Tensor] = []
+        self._far: list[tuple[slice, Spaces, float]] = []
         offset = 0
         for size, own, space in zip(sizes, usual, spaces, strict=True):
             unit = own or typical
             scales.append(torch.full((size,), share * unit, dtype=dtype))
             if space is not None:
-                narrow = Spaces(space.shape, space.columns.to(dtype), space.rows.to(dtype), space.size)
-                self._far.append((slice(offset, offset + size), narrow, max(reach - share, 0.0) * unit))
+                more = max(reach - share, 0.0) * unit
+                self._far.append((slice(offset, offset + size), _in(space, dtype), more))
             offset += size
         self._near = torch.cat(scales).to(land.device)
+
+    def double(self) -> Scale:
+        """The same for vectors in double precision."""
+        found = copy.copy(self)
+        found._near = self._near.double()
+        found._far = [(where, _in(space, torch.float64), more) for where, space, more in self._far]
+        return found
 
     def __call__(self, z: Tensor) -> Tensor:
         """S z."""
@@ -276,6 +285,10 @@ class Scale:
         for where, space, more in self._far:
             found[where].add_(space.outside(z[where]), alpha=more)
         return found
+
+
+def _in(space: Spaces, dtype: torch.dtype) -> Spaces:
+    return Spaces(space.shape, space.columns.to(dtype), space.rows.to(dtype), space.size)
 
 
 def _entry(part: Tensor, space: Spaces | None) -> float:

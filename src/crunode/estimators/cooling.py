@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from crunode.core.landscape import Landscape
 from crunode.core.result import Estimate, Finding, provenance
 from crunode.curvature.jacobian import NoOutputs
-from crunode.estimators.cooled_chain import FACTOR, STEP, CooledChain, Level
+from crunode.estimators.cooled_chain import FACTOR, MOVES, STEP, CooledChain, Level
 from crunode.estimators.extrapolate import extrapolate
 from crunode.estimators.resolved import Resolved
 
@@ -27,7 +27,7 @@ __all__ = ["cooled_estimate", "extrapolated"]
 
 # How far weights move, relative to their size, and matrices of low rank where they have nothing; and again, held
 # closer, where the chain leaves for where there is less: λ̂ falls by so many errors as it gets colder.
-_MOVES, _FALLEN = {"local": ((0.1, 1.0), (0.03, 0.3), (0.01, 0.1)), "basin": ((1.0, 1.0),)}, 4.0
+_MOVES, _FALLEN = {"local": MOVES, "basin": ((1.0, 1.0),)}, 4.0
 # Gradients to spend unless told, and what may be missing at the end, relative to the value.
 _BUDGET, _SMALL = 40_000, 0.02
 # The largest ratio of a series that is believed, and the error of leapfrog steps.
@@ -133,7 +133,7 @@ def _cooled(land: Landscape, share: float, reach: float, seed: int, most: int, h
             break
         run.levels.append(level)
         if run.measure is None:
-            run.measure = _Measure(land, run.chain, share, reach, seed)
+            run.measure = _Measure(land, run.chain, seed)
         run.measure.add(level)
         run.answer = _answer(run.levels, run.measure)
         if run.astray or (run.answer is not None and run.answer.enough):
@@ -145,13 +145,13 @@ def _cooled(land: Landscape, share: float, reach: float, seed: int, most: int, h
 class _Measure:
     """The share of the rank at the center that each level shows; none where it cannot be had."""
 
-    def __init__(self, land: Landscape, chain: CooledChain, share: float, reach: float, seed: int) -> None:
+    def __init__(self, land: Landscape, chain: CooledChain, seed: int) -> None:
         self._chain, self._counted = chain, 0
         self.shares: list[tuple[float, float]] = []
         self.center: Resolved | None = None
         if chain.most - chain.spent >= _LEFT:
             try:
-                self.center = Resolved(land, chain.index, share, reach, seed)
+                self.center = Resolved(land, chain.index, chain.scale, seed)
                 self._count()
             except NoOutputs:
                 pass

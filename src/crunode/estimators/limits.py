@@ -12,7 +12,7 @@ from torch import Tensor
 
 from crunode.core.landscape import Landscape
 from crunode.curvature.valley import valley
-from crunode.estimators.cooled_chain import FACTOR, CooledChain
+from crunode.estimators.cooled_chain import FACTOR, MOVES, CooledChain
 
 __all__ = ["Limit", "valley_limit"]
 
@@ -21,10 +21,8 @@ _AROUND = {"local": (0.03, 0.1), "basin": (0.3, 1.0)}
 _STARTS, _MANY_STARTS, _SMALL, _HUGE = 3, 6, 500, 200_000
 # In directions that matrices of low rank do not have, larger networks are looked at from this far.
 _REACH = 0.5
-# From this size on a chain settles where to look from as well: how far it moves weights, and matrices of low rank where
-# they have nothing; examples to begin with, levels, and the most gradients.
+# From this size on a chain settles where to look from as well: examples to begin with, levels, and the most gradients.
 _SETTLED, _EXAMPLES, _LEVELS, _GRADIENTS = 6000, 128, 2, 20_000
-_MOVES = ((0.01, 0.1), (0.03, 0.3), (0.1, 1.0))
 # The pieces of the valley that are met have a little more than the least rank.
 _TYPICAL, _SCATTER = 0.015, 0.03
 
@@ -92,7 +90,7 @@ def valley_limit(land: Landscape, target: str = "local", *, seed: int = 0) -> Li
 
     def settled() -> Iterator[Tensor]:
         nonlocal spent
-        for share, reach in _MOVES if target == "local" else _MOVES[-1:]:
+        for share, reach in MOVES[::-1] if target == "local" else MOVES[:1]:
             chain = CooledChain(land, share, reach, seed, _GRADIENTS, _EXAMPLES)
             t = chain.first()
             for k in range(_LEVELS if t > 0 else 0):

@@ -42,8 +42,7 @@ class Resolved:
     Args:
         land: A landscape whose labels are the model's predictions at the center.
         index: Examples to look at, ascending.
-        share: How far weights move, relative to their size (see `Scale`).
-        reach: How far matrices of low rank move where they have nothing.
+        scale: How far each direction may go.
         seed: Random vectors come from it.
 
     Attributes:
@@ -56,12 +55,13 @@ class Resolved:
 
     Example:
         >>> from crunode.recipes.toys import reduced_rank
-        >>> found = Resolved(reduced_rank(60, 20, 60, rank=20), torch.arange(80), 0.1, 1.0)
+        >>> land = reduced_rank(60, 20, 60, rank=20)
+        >>> found = Resolved(land, torch.arange(80), Scale(land, 0.1, 1.0))
         >>> abs(found.rank / 2000 - 1) < 0.03, found.share(1e9)[0] > 0.95  # 20 (60 + 60 − 20)
         (True, True)
     """
 
-    def __init__(self, land: Landscape, index: Tensor, share: float, reach: float, seed: int = 0) -> None:
+    def __init__(self, land: Landscape, index: Tensor, scale: Scale, seed: int = 0) -> None:
         try:
             with preserved_rng():
                 seen = Evaluation(land)
@@ -81,7 +81,7 @@ class Resolved:
             raise NoOutputs(str(error)) from error
         if not self.rank > 0 or self.error > _CERTAIN * self.rank:
             raise NoOutputs(f"the rank at the center is {self.rank:.0f} ± {self.error:.0f}")
-        self._scale = Scale(land, share, reach, torch.float64)
+        self._scale = scale.double()
         start = random(size)
         self._weight = float(start.square().sum())
         self._now, self._before = start / start.norm(), torch.zeros_like(start)

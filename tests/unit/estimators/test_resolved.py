@@ -28,7 +28,7 @@ def network(activation: type[nn.Module], inputs: int = 30, hidden: int = 20, out
 
 def dense_values(land: Landscape, index: torch.Tensor, share: float) -> torch.Tensor:
     """Eigenvalues of SJᵀJS/n by the whole Jacobian."""
-    scale = Scale(land, share, 1.0, torch.float64)
+    scale = Scale(land, share, 1.0).double()
     batch = land.data.take(index)
 
     def outputs(z: torch.Tensor) -> torch.Tensor:
@@ -43,7 +43,7 @@ def dense_values(land: Landscape, index: torch.Tensor, share: float) -> torch.Te
 @pytest.mark.parametrize("t", [1.0, 1e3, 1e6])
 def test_shares_are_those_of_the_whole_spectrum(activation: type[nn.Module], t: float) -> None:
     land, index = network(activation), torch.arange(120)
-    found = Resolved(land, index, 0.1, 1.0, seed=1)
+    found = Resolved(land, index, Scale(land, 0.1, 1.0), seed=1)
     values = dense_values(land, index, 0.1)
     rank = int((values > 1e-10 * values[0]).sum())
     share, doubt = found.share(t)
@@ -56,7 +56,8 @@ def test_shares_are_those_of_the_whole_spectrum(activation: type[nn.Module], t: 
 @settings(max_examples=10)
 @given(st.floats(-2, 8), st.floats(0.1, 4))
 def test_colder_shows_more(low: float, step: float) -> None:
-    found = Resolved(reduced_rank(60, 20, 60, rank=20), torch.arange(80), 0.1, 1.0)
+    land = reduced_rank(60, 20, 60, rank=20)
+    found = Resolved(land, torch.arange(80), Scale(land, 0.1, 1.0))
     hot, cold = found.share(10**low), found.share(10 ** (low + step))
     assert 0 <= hot[0] <= cold[0] + hot[1] + cold[1]
     assert cold[0] <= 1 + cold[1] + 0.05
@@ -64,7 +65,7 @@ def test_colder_shows_more(low: float, step: float) -> None:
 
 def test_a_limit_of_passes_is_kept_and_is_in_the_error() -> None:
     land = reduced_rank(60, 20, 60, rank=20)
-    found = Resolved(land, torch.arange(80), 0.1, 1.0)
+    found = Resolved(land, torch.arange(80), Scale(land, 0.1, 1.0))
     before = found.gradients
     _, doubt = found.share(1e12, most=0)
     assert found.gradients == before
@@ -75,13 +76,14 @@ def test_a_limit_of_passes_is_kept_and_is_in_the_error() -> None:
 
 
 def test_where_there_is_no_rank_it_is_no_measure() -> None:
+    land = reduced_rank(6, 4, 5, rank=0)
     with pytest.raises(NoOutputs, match="rank at the center is 0"):
-        Resolved(reduced_rank(6, 4, 5, rank=0), torch.arange(20), 0.1, 1.0)
+        Resolved(land, torch.arange(20), Scale(land, 0.1, 1.0))
 
 
 def test_nothing_of_the_landscape_is_changed() -> None:
     land = network(nn.Tanh)
     center, state = land.center.clone(), torch.get_rng_state()
-    Resolved(land, torch.arange(120), 0.1, 1.0).share(1e4)
+    Resolved(land, torch.arange(120), Scale(land, 0.1, 1.0)).share(1e4)
     assert torch.equal(land.center, center)
     assert torch.equal(torch.get_rng_state(), state)
