@@ -149,6 +149,7 @@ class _Resolved:
         own: The same loss with its own reduction, where that is a mean.
         expected_target: Maps outputs to the target for which they are best, where there is one: the mean of what a
             model with these outputs predicts.
+        is_cross_entropy: It is the cross-entropy of logits along the second axis, without weights or smoothing.
     """
 
     label: str
@@ -156,6 +157,7 @@ class _Resolved:
     fn: Callable[..., Any]
     own: Callable[..., Any] | None = None
     expected_target: Callable[[Tensor], Tensor] | None = None
+    is_cross_entropy: bool = False
 
 
 class LossModule(nn.Module):
@@ -221,7 +223,8 @@ def _resolve(loss: Any, device: torch.device | None) -> _Resolved:
             near = difflib.get_close_matches(loss, NAMED_LOSSES, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise InputError(f"expected a loss name among {sorted(NAMED_LOSSES)}, got {loss!r}{hint}")
-        return _Resolved(loss, loss == "causal-lm", NAMED_LOSSES[loss], None, _EXPECTED.get(loss))
+        plain = loss == "cross-entropy"
+        return _Resolved(loss, loss == "causal-lm", NAMED_LOSSES[loss], None, _EXPECTED.get(loss), plain)
     if not callable(loss) or isinstance(loss, type):
         what = f"the class {loss.__name__}; make an instance" if isinstance(loss, type) else type(loss).__name__
         raise InputError(
@@ -243,7 +246,8 @@ def _resolve(loss: Any, device: torch.device | None) -> _Resolved:
         return _Resolved(label, takes_model, loss)
     own = loss if arguments["reduction"].default == "mean" else None
     expected = _EXPECTED.get(loss) if isinstance(loss, Hashable) else None
-    return _Resolved(label, takes_model, _PerExample(loss, {"reduction": "none"}), own, expected)
+    plain = loss is F.cross_entropy
+    return _Resolved(label, takes_model, _PerExample(loss, {"reduction": "none"}), own, expected, plain)
 
 
 def _label(loss: Any) -> str:

@@ -1,8 +1,9 @@
 """Which free parameters belong to layers whose derivatives follow from what they are given and what comes back.
 
 Two examples tell, in four passes, whatever the model's code is: one for the graph of operations, one with places to
-take derivatives in what layers give, and one of each example alone. What is to be compared is read by the host once, as
-each reading waits for the device, and the outcome is kept for as long as the landscape lives.
+take derivatives in what layers give, and one of each example alone. A sequence of torch's own layers has no code of its
+own, and the first pass is enough. What is to be compared is read by the host once, as each reading waits for the
+device, and the outcome is kept for as long as the landscape lives.
 
 References:
     Goodfellow 2015, Efficient per-example gradient computations.
@@ -38,6 +39,12 @@ from crunode.errors import InputError
 __all__ = ["Coverage", "coverage"]
 
 _KINDS = (nn.Linear, *CONVOLUTIONS, *BATCH_NORMS, nn.LayerNorm, nn.GroupNorm)
+# What acts on each example alone, and has no parameters but those of layers that are linear in them.
+_ALONE = (
+    *(nn.Linear, *CONVOLUTIONS, nn.Identity, nn.Dropout, nn.ReLU, nn.ReLU6, nn.LeakyReLU, nn.ELU, nn.GELU, nn.SiLU),
+    *(nn.Tanh, nn.Sigmoid, nn.Softplus, nn.MaxPool1d, nn.MaxPool2d, nn.MaxPool3d, nn.AvgPool1d, nn.AvgPool2d),
+    *(nn.AvgPool3d, nn.AdaptiveAvgPool1d, nn.AdaptiveAvgPool2d, nn.AdaptiveAvgPool3d),
+)
 # Examples on which formulas are held against autograd, and the relative difference they may have.
 _EXAMPLES = 2
 _AGREE = {torch.float64: 1e-7, torch.float32: 1e-2}
@@ -132,7 +139,9 @@ class _Examination:
     def outcome(self) -> Coverage:
         with torch.enable_grad():
             found = self._structure()
-            return self._agreeing(found) if found.layers and self._land.pointwise else found
+            if not found.layers or not self._land.pointwise or (found.outputs and _is_plain(self._land._module.model)):
+                return found
+            return self._agreeing(found)
 
     def _structure(self) -> Coverage:
         """Layers that are used once, with parameters that are found nowhere else in the graph of operations."""
@@ -150,7 +159,8 @@ class _Examination:
                 if reason or any(name in other.names for other in layers.values()):
                     reasons[name] = reason or "shared between layers"
             if own and not reason:
-                layers[module] = Layer(module, own, held["weight"] is not None, held["bias"] is not None)
+                layer = Layer(module, own, held["weight"] is not None, held["bias"] is not None)
+                layers[module] = _measured(layer, given[0], after)
                 ends.append(given[0])
                 cuts.add(after.grad_fn)
 
@@ -186,13 +196,13 @@ class _Examination:
             names = (name for layer in found.layers for name in layer.names)
             squares |= {(name, i): _square(s) for name, s in zip(names, slopes, strict=True) if s is not None}
         values = _read(squares)
-        rest, kept, sized = dict(found.rest), [], {r.layer: _sized(r) for r in records}
+        rest, kept = dict(found.rest), []
         for layer in found.layers:
             mine = values.get(layer, [0.0] * self._size)
             exact = [sum(values.get((name, i), [0.0])[0] for name in layer.names) for i in range(self._size)]
             allowed = _AGREE.get(self._land.center.dtype, 0.1) * max(exact)
             if all(abs(a - b) <= allowed for a, b in zip(mine, exact, strict=True)):  # never so where one is NaN
-                kept.append(sized.get(layer, layer))
+                kept.append(layer)
             else:
                 rest |= dict.fromkeys(layer.names, wrong)
         return Coverage(tuple(kept), rest, found.outputs)
@@ -239,9 +249,30 @@ def _plainly_called(module: nn.Module) -> bool:
     return not own and not others and getattr(module, "_compiled_call_impl", None) is None
 
 
-def _sized(record: Record) -> Layer:
-    held, gives = (math.prod(t.shape[1:]) for t in (record.root, record.shift))
-    return replace(record.layer, held=held, gives=gives, positions=record.root.shape[2])
+def _is_plain(model: nn.Module) -> bool:
+    """Whether the model is a sequence of torch's own layers, each used once on what the one before gives."""
+    if type(model) is not nn.Sequential:
+        return False
+    parts: list[nn.Module] = [model]
+    for part in parts:  # it grows
+        if type(part) is nn.Sequential:
+            parts += list(part)
+        elif type(part) not in _ALONE and not (type(part) is nn.Flatten and part.start_dim == 1):
+            return False
+        if "forward" in vars(part) or part._forward_pre_hooks or part._forward_hooks or part._backward_hooks:
+            return False
+    weights = [id(p) for part in parts if type(part) is not nn.Sequential for p in part.parameters()]
+    return len(set(map(id, parts))) == len(parts) and len(set(weights)) == len(weights)
+
+
+def _measured(layer: Layer, given: Tensor, after: Tensor) -> Layer:
+    """The layer with the sizes of what it holds and gives for an example."""
+    gives = math.prod(after.shape[1:])
+    if isinstance(layer.module, nn.Linear) and given.ndim == 2:
+        return replace(layer, held=1, gives=gives)
+    with torch.no_grad():
+        root = layer.root(given[:1].detach())
+    return replace(layer, held=root.numel(), gives=gives, positions=root.shape[2])
 
 
 def _square(slope: Tensor) -> Tensor:

@@ -30,8 +30,8 @@ def loss_slope(land: Landscape, outputs: Tensor, target: Any) -> tuple[Tensor, T
 def loss_factors(land: Landscape, outputs: Tensor, batch: Any) -> Tensor:
     """Rows r_1, r_2, ... for each example, with Σ r_k r_kᵀ the second derivative of its loss in its outputs.
 
-    A known form is taken where a product with a vector by autograd agrees with it; other losses are factored one
-    example at a time.
+    That of the cross-entropy with a class for each example is known. Of other losses a known form is taken where a
+    product with a vector by autograd agrees with it, and they are factored one example at a time where none does.
 
     Args:
         land: The landscape.
@@ -50,6 +50,8 @@ def loss_factors(land: Landscape, outputs: Tensor, batch: Any) -> Tensor:
         >>> loss_factors(land, torch.zeros(4, 3), next(land.passes()))
         tensor(1.)
     """
+    if land._module._loss.is_cross_entropy and _has_classes(outputs, batch[-1]):
+        return softmax_factors(outputs.detach())
     found = _product(land, outputs, batch[-1])
     if found is None:
         return torch.zeros((), dtype=outputs.dtype, device=outputs.device)
@@ -70,6 +72,13 @@ def loss_factors(land: Landscape, outputs: Tensor, batch: Any) -> Tensor:
         if away <= allowed * size:
             return factors
     return output_roots(Evaluation(land), batch).to(outputs.dtype)
+
+
+def _has_classes(outputs: Tensor, target: Any) -> bool:
+    """Whether each example has one class; those below 0 mark what the loss leaves out."""
+    if outputs.ndim != 2 or not isinstance(target, Tensor) or target.is_floating_point() or target.ndim != 1:
+        return False
+    return bool((target >= 0).all())
 
 
 def _product(land: Landscape, outputs: Tensor, target: Any) -> tuple[Tensor, Tensor] | None:

@@ -85,8 +85,84 @@ def test_operations_do_not_grow_with_classes_and_are_fewer_the_second_time():
     few, many = (landscape(mlp(outputs=c), c) for c in (3, 40))
     first, again = (cost(lambda: hessian_trace(few))[0] for _ in range(2))
     assert cost(lambda: hessian_trace(many))[0] == first
+    assert again < first < 90  # torch's own layers one after another are known
+    coded = landscape(Coded())
+    first, again = (cost(lambda: hessian_trace(coded))[0] for _ in range(2))
     assert again < 0.65 * first
     assert first < 230
+
+
+class Coded(nn.Module):
+    """A model with code of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers = mlp()
+
+    def forward(self, x):
+        return self.layers(x)
+
+
+def convolutional():
+    return nn.Sequential(nn.Conv2d(1, 2, 3), nn.ReLU(), nn.MaxPool2d(2), nn.Flatten(), nn.Linear(8, 3))
+
+
+@pytest.mark.parametrize("make", [mlp, convolutional])
+def test_layers_in_sequence_are_known_without_being_checked(make, monkeypatch):
+    x = torch.randn(6, 4) if make is mlp else torch.randn(6, 1, 6, 6)
+    net = make()
+    known, checked = (cr.Landscape(net, (x, torch.arange(6) % 3), "cross-entropy") for _ in range(2))
+    found = coverage(known)
+    monkeypatch.setattr(module, "_is_plain", lambda model: False)
+    for mine, theirs in zip(found.layers, coverage(checked).layers, strict=True):
+        assert (mine.names, mine.held, mine.gives, mine.positions) == (
+            theirs.names,
+            theirs.held,
+            theirs.gives,
+            theirs.positions,
+        )
+    assert found.outputs == 3
+    assert not found.rest
+
+
+def mixing_examples():
+    return nn.Sequential(nn.Linear(4, 4), nn.Flatten(0), nn.Unflatten(0, (6, 4)), nn.Linear(4, 3))
+
+
+def layer_used_twice():
+    layer = nn.Linear(4, 4)
+    return nn.Sequential(layer, nn.ReLU(), layer)
+
+
+def weight_used_twice():
+    net = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 4))
+    net[2].weight = net[0].weight
+    return net
+
+
+def with_a_hook():
+    net = mlp()
+    net[0].register_forward_hook(lambda module, given, after: after.flip(0))
+    return net
+
+
+def with_another_forward():
+    net = mlp()
+    net[1].forward = lambda x: x.flip(0)
+    return net
+
+
+def with_a_norm():
+    return nn.Sequential(nn.Linear(4, 4), nn.BatchNorm1d(4), nn.Linear(4, 3))
+
+
+@pytest.mark.parametrize(
+    "make",
+    [mixing_examples, layer_used_twice, weight_used_twice, with_a_hook, with_another_forward, with_a_norm, Coded],
+)
+def test_what_has_more_to_it_is_checked(make):
+    assert not module._is_plain(make())
+    assert module._is_plain(mlp())
 
 
 def test_an_outcome_is_kept_for_as_long_as_its_landscape():
