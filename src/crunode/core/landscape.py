@@ -26,6 +26,8 @@ from crunode.errors import InputError
 __all__ = ["Landscape"]
 
 _PROBE = 32
+# Numbers of activations to evaluate at once: what caches hold, and what keeps a graphics card busy.
+_AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 27}
 _PREFIX = "model."
 _STOCHASTIC = (
     nn.modules.dropout._DropoutNd,
@@ -246,8 +248,9 @@ class Landscape:
         return self.data.passes(size or self.chunk_rows())
 
     def chunk_rows(self, chains: int = 1) -> int:
-        """Examples to evaluate at once for `chains` points together: about 2²² numbers of activations."""
-        return max(16, 2**22 // (self.activations * chains))
+        """Examples to evaluate at once for `chains` points together: 2²² numbers of activations, 2²⁷ on a GPU."""
+        numbers = _AT_ONCE.get(self.device.type, _AT_ONCE["cpu"])
+        return max(16, numbers // (self.activations * chains))
 
     def restrict(self, *patterns: str) -> Landscape:
         """The same landscape with only parameters that match `patterns` free; the others stay at the center.

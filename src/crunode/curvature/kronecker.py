@@ -14,11 +14,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor
 
-__all__ = ["Kronecker"]
+__all__ = ["Kronecker", "Whitening"]
 
 # The longest side whose second moments are taken.
 _LONGEST = 4096
@@ -106,8 +107,65 @@ class Kronecker:
             found.append(block.reshape(-1))
         return torch.cat(found)
 
+    def whitening(self, damping: float) -> Whitening:
+        """√τ B: what is steeper than τ becomes alike, what is flatter stays as it is."""
+        tau = damping * self.top + 1e-300
+        gains = [((tau / (left[:, None] * right + tau)).sqrt()).reshape(-1) for _, left, _, right in self._parts]
+        axes = [(left, right) for left, _, right, _ in self._parts]
+        return Whitening(tuple(self._shapes), torch.cat(gains), tuple(axes))
+
     def _each(self, vector: Tensor) -> list[tuple[Tensor, tuple[int, int], _Factors]]:
         return list(zip(vector.split(self._sizes, dim=-1), self._shapes, self._parts, strict=True))
+
+
+@dataclass(frozen=True)
+class Whitening:
+    """A scaling for one τ that lengthens nothing.
+
+    Attributes:
+        shapes: Of the tensors as matrices.
+        gains: By how much each coordinate counts, at most 1.
+        axes: Those of the left and of the right side of each matrix; None for a side that is left as it is.
+
+    Example:
+        >>> gradient = torch.tensor([4.0, 0.0, 0.0, 0.01], dtype=torch.float64)
+        >>> found = Kronecker([(2, 2)], lambda: gradient).whitening(1e-4)
+        >>> bool(found.push(torch.ones(4, dtype=torch.float64)).norm() < 2)
+        True
+    """
+
+    shapes: tuple[tuple[int, int], ...]
+    gains: Tensor
+    axes: tuple[tuple[Tensor | None, Tensor | None], ...]
+
+    def to(self, dtype: torch.dtype) -> Whitening:
+        """The same for vectors of another precision."""
+        axes = tuple((_cast(left, dtype), _cast(right, dtype)) for left, right in self.axes)
+        return replace(self, gains=self.gains.to(dtype), axes=axes)
+
+    def push(self, step: Tensor) -> Tensor:
+        """Weights of coordinates. Differentiable."""
+        found = []
+        for part, (left, right) in self._each(step * self.gains):
+            block = part if left is None else left @ part
+            found.append((block if right is None else block @ right.T).reshape(-1))
+        return torch.cat(found)
+
+    def pull(self, gradient: Tensor) -> Tensor:
+        """The gradient in coordinates of one in weights."""
+        found = []
+        for part, (left, right) in self._each(gradient):
+            block = part if left is None else left.T @ part
+            found.append((block if right is None else block @ right).reshape(-1))
+        return torch.cat(found) * self.gains
+
+    def _each(self, vector: Tensor) -> list[tuple[Tensor, tuple[Tensor | None, Tensor | None]]]:
+        parts = vector.split([a * b for a, b in self.shapes])
+        return [(part.view(s), axes) for part, s, axes in zip(parts, self.shapes, self.axes, strict=True)]
+
+
+def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
+    return None if tensor is None else tensor.to(dtype)
 
 
 # Axes and eigenvalues of the left side, and of the right.

@@ -119,6 +119,16 @@ class OutputMap:
         self.gradients += 2
         return torch.cat([_pushed(partial(self.part, k), w, step) for k in range(len(self._batches))])
 
+    def pulled(self, w: Tensor, u: Tensor) -> Tensor:
+        """J(w)ᵀ times a vector of outputs."""
+        self.gradients += 2
+        found = torch.zeros_like(w)
+        for k, part in enumerate(u.split([t.numel() for t in self._origin])):
+            with torch.enable_grad():
+                free = w.detach().clone().requires_grad_()
+                found += torch.autograd.grad(self.part(k, free), free, part)[0]
+        return found
+
     def at(self, w: Tensor) -> Linear:
         """The linear part at w."""
         raise NotImplementedError

@@ -3,12 +3,8 @@
 At inverse temperature t, with a normal prior around w*, λ̂(t) = t E[L − L(w*)] counts half the directions whose
 curvature exceeds 1/t of the prior's, and rises to λ with t. In a large network λ is in the thousands, so that λ̂
 scatters by less than a percent from draw to draw: a single chain tells all, if only it gets around. Three things see to
-that.
-
-The prior is wide where the loss is flat for reasons of rank. Matrices of low rank get random entries of the size of
-their own in the directions that they have nothing in; everything else moves by a small share of its size. Around such
-matrices the valley of least loss is a cone in these directions, so that its codimension shows at any distance, and is
-seen best from afar, where the curvatures of its directions differ least.
+that. The prior is wide where that helps, and narrow where the loss is steep (`crunode.estimators.scale`); how much so
+is settled by short runs, of which the one that shows most is gone on with, as λ̂ is below λ in all of them.
 
 The chain has inertia (underdamped Langevin dynamics): it crosses the prior in a number of steps that grows with the
 root of the condition number and not with the number itself. And each level begins where the last one ended.
@@ -19,9 +15,10 @@ References:
 
 from __future__ import annotations
 
-import copy
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -30,16 +27,20 @@ from crunode.core.data import Examples, leaves
 from crunode.core.landscape import Landscape
 from crunode.core.progress import Progress
 from crunode.core.rng import derived_seed
-from crunode.curvature.rounding import Spaces, unrounded
+from crunode.curvature.jacobian import NoOutputs
+from crunode.curvature.kronecker import Whitening
+from crunode.estimators.scale import Scale, stiffness
 from crunode.sampling.engine import Engine
 from crunode.sampling.posterior import Gaussian, Posterior
 
-__all__ = ["FACTOR", "MOVES", "STEP", "CooledChain", "Level", "Scale"]
+__all__ = ["FACTOR", "MOVES", "STEP", "CooledChain", "Level"]
 
 # How far weights move, relative to their size, and matrices of low rank where they have nothing: far, and held closer.
 MOVES = ((0.1, 1.0), (0.03, 0.3), (0.01, 0.1))
 # Curvature of the loss relative to the prior's, at the first level; each further one has so many times as much.
 _FIRST, FACTOR = 1e4, 10.0
+# From what curvature on, relative to the largest, directions are made alike; further ones are tried while more shows.
+_EVEN = (1e-2, 1e-3, 1e-4, 1e-5)
 # Steps in units of the fastest frequency, and what they may add to the loss and to the energy of motion.
 STEP, _MARGIN, _LONG, _HEAT = 0.7, 1.5, 0.12, 0.01
 # Length of a level in periods of the prior, and what part of it is for getting there and what part is kept.
@@ -88,6 +89,7 @@ class CooledChain:
         spent: Gradients so far.
         seen: Examples in all of them.
         top: The largest curvature in these coordinates.
+        even: From what curvature on, relative to the largest, directions are alike; 0 where they were left alone.
 
     Example:
         >>> from crunode.recipes.toys import quadratic
@@ -106,15 +108,16 @@ class CooledChain:
         self._chance = torch.Generator(land.device).manual_seed(derived_seed(seed, 71))
         order = torch.randperm(land.data.rows, generator=torch.Generator().manual_seed(derived_seed(seed, 72)))
         self._order = order.to(land.device)
-        self.spent, self.seen, self.top = 0, 0, 0.0
+        self.spent, self.seen, self.top, self.even = 0, 0, 0.0, 0.0
         self._use(min(examples, land.data.rows))
 
     def _use(self, examples: int) -> None:
         """Take that many examples, and as many others to check by."""
         self.examples = examples
-        self._engine = _engine(self._land, self._order[:examples], self._seed)
+        self._engine = _engine(self._land, self.scale, self._order[:examples], self._seed)
         others = self._order[examples : 2 * examples]
-        self._others = _engine(self._land, others, self._seed) if len(others) >= max(examples // 2, 1) else None
+        enough = len(others) >= max(examples // 2, 1)
+        self._others = _engine(self._land, self.scale, others, self._seed) if enough else None
         self._z = torch.zeros_like(self._land.center)
         self._gradient, self._loss = self._at(self._z)
 
@@ -133,9 +136,38 @@ class CooledChain:
         return torch.randn(center.shape, generator=self._chance, dtype=center.dtype, device=center.device)
 
     def _at(self, z: Tensor) -> tuple[Tensor, Tensor]:
-        gradient, excess = self._engine.likelihood((self._land.center + self.scale(z))[None])
+        """Gradient and excess of the loss; the former is overwritten by the next one."""
+        gradient, excess = self._engine.likelihood(z[None])
         self.spent, self.seen = self.spent + 1, self.seen + self.examples
-        return self.scale(gradient[0]), excess[0]
+        return gradient[0], excess[0]
+
+    def begin(self) -> float:
+        """The first t, settled at a tenth of it with directions made alike as far as that shows more; 0 for none."""
+        plain, best, first = self.scale, -math.inf, 0.0
+        kept: dict[str, Any] = {}
+        for least, by in self._choices():
+            self.scale, self.even = plain if by is None else plain.evened(by), least
+            self._use(self.examples)
+            first = self.first()
+            level = self.level(first / FACTOR, first=True) if first > 0 else None
+            if level is None or level.value <= best:
+                break
+            best = level.value
+            kept = {name: value for name, value in vars(self).items() if name not in ("spent", "seen")}
+        vars(self).update(kept)
+        return _FIRST / self.top if kept else first
+
+    def _choices(self) -> Iterator[tuple[float, Whitening | None]]:
+        before = self.spent
+        try:
+            stiff = stiffness(self._land, self.index, self.scale, self._seed)
+        except NoOutputs:
+            yield 0.0, None
+            return
+        self.spent += 2 * stiff.gradients
+        self.seen += (self.spent - before) * self.examples
+        for least in _EVEN:
+            yield least, stiff.whitening(least)
 
     def first(self) -> float:
         """The first t, from the largest curvature around the center; 0 where there is none."""
@@ -219,80 +251,30 @@ class CooledChain:
         """Whether the chain has moved to where other examples are not predicted as at the center."""
         if self._others is None:
             return False
-        there = self._others.likelihood((self._land.center + self.scale(self._z))[None])[1]
+        there = self._others.likelihood(self._z[None])[1]
         return bool(float(there[0]) > _OTHERS * float(self._loss))
 
 
 def _given(land: Landscape) -> int:
-    """How many numbers the widest layer is given, as far as an example has as many."""
+    """How many numbers the widest layer is given, as far as an example has as many, its label apart."""
     fans = [math.prod(shape[1:]) for shape in land.packing.shapes if len(shape) > 1]
-    sizes = [math.prod(t.shape[1:]) for t in leaves(next(iter(land.data.passes(1))))]
+    batch = next(iter(land.data.passes(1)))
+    sizes = [math.prod(t.shape[1:]) for t in leaves(batch if land._module._loss.takes_model else batch[:-1])]
     return min(max(fans, default=1), max(sizes, default=1))
 
 
-def _engine(land: Landscape, index: Tensor, seed: int) -> Engine:
-    part = copy.copy(land)
-    part.data = Examples([land.data.take(index.sort().values)], land.data.findings)
-    posterior = Posterior(part, 1.0, Gaussian(1.0))
+class _Chart(Landscape):
+    """The losses of a landscape on some of its examples, in coordinates around its center."""
+
+    def __init__(self, land: Landscape, scale: Scale, index: Tensor) -> None:
+        vars(self).update(vars(land))
+        self.data = Examples([land.data.take(index.sort().values)], land.data.findings)
+        self._origin, self._scale, self.center = land.center, scale, torch.zeros_like(land.center)
+
+    def _evaluate(self, w: Tensor, batch: Any, own: bool = False) -> Tensor:
+        return super()._evaluate(self._origin + self._scale(w), batch, own)
+
+
+def _engine(land: Landscape, scale: Scale, index: Tensor, seed: int) -> Engine:
+    posterior = Posterior(_Chart(land, scale, index), 1.0, Gaussian(1.0))
     return Engine(posterior, [0], torch.ones(1), seed=seed, batch=None, layout="sequential", overwrite=True)
-
-
-class Scale:
-    """S: how far each direction may go, the same to either side of a matrix.
-
-    Args:
-        land: The landscape.
-        share: How far weights move, relative to their size.
-        reach: How far matrices of low rank move where they have nothing.
-
-    Example:
-        >>> land = Landscape.of_function(lambda w: w.square().sum(), 2 * torch.ones(3))
-        >>> Scale(land, 0.1, 1.0)(torch.ones(3))
-        tensor([0.2000, 0.2000, 0.2000])
-    """
-
-    def __init__(self, land: Landscape, share: float, reach: float) -> None:
-        dtype = land.packing.dtype
-        shapes = land.packing.shapes
-        _, spaces = unrounded(land.center, shapes, land.packing.dtypes)
-        sizes = [math.prod(s) for s in shapes]
-        parts = land.center.double().split(sizes)
-        usual = [_entry(p, space) for p, space in zip(parts, spaces, strict=True)]
-        known = sorted(u for u in usual if u > 0)
-        typical = known[len(known) // 2] if known else 1.0
-        scales: list[Tensor] = []
-        self._far: list[tuple[slice, Spaces, float]] = []
-        offset = 0
-        for size, own, space in zip(sizes, usual, spaces, strict=True):
-            unit = own or typical
-            scales.append(torch.full((size,), share * unit, dtype=dtype))
-            if space is not None:
-                more = max(reach - share, 0.0) * unit
-                self._far.append((slice(offset, offset + size), _in(space, dtype), more))
-            offset += size
-        self._near = torch.cat(scales).to(land.device)
-
-    def double(self) -> Scale:
-        """The same for vectors in double precision."""
-        found = copy.copy(self)
-        found._near = self._near.double()
-        found._far = [(where, _in(space, torch.float64), more) for where, space, more in self._far]
-        return found
-
-    def __call__(self, z: Tensor) -> Tensor:
-        """S z."""
-        found = self._near * z
-        for where, space, more in self._far:
-            found[where].add_(space.outside(z[where]), alpha=more)
-        return found
-
-
-def _in(space: Spaces, dtype: torch.dtype) -> Spaces:
-    return Spaces(space.shape, space.columns.to(dtype), space.rows.to(dtype), space.size)
-
-
-def _entry(part: Tensor, space: Spaces | None) -> float:
-    """The size of entries that a matrix of full rank with singular values like these would have."""
-    if space is None:
-        return float(part.square().mean().sqrt())
-    return space.size / (space.shape[0] ** 0.5 + space.shape[1] ** 0.5)

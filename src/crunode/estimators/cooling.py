@@ -126,9 +126,9 @@ class _Run:
 
 def _cooled(land: Landscape, share: float, reach: float, seed: int, most: int, held: bool) -> _Run:
     run = _Run(CooledChain(land, share, reach, seed, most), held)
-    t = run.chain.first()
+    t = run.chain.begin()
     while t > 0:
-        level = run.chain.level(t, first=not run.levels)
+        level = run.chain.level(t, first=False)
         if level is None:
             break
         run.levels.append(level)
@@ -260,6 +260,7 @@ def _estimate(land: Landscape, run: _Run, seed: int, moves: tuple[float, float])
                 "name": "underdamped Langevin, cooled",
                 "share": moves[0],
                 "reach": moves[1],
+                "even": chain.even,
                 "step": STEP,
             },
             "reasons": {"kernel": "in a network as large one chain tells the coefficient, if it gets around"},

@@ -26,7 +26,7 @@ from crunode.curvature.krylov import KrylovMap
 from crunode.curvature.recurrence import Recurrence
 from crunode.curvature.rounding import unrounded
 from crunode.errors import InputError
-from crunode.estimators.cooled_chain import Scale
+from crunode.estimators.scale import Scale
 
 __all__ = ["Resolved"]
 
@@ -122,7 +122,7 @@ class Resolved:
         examples = self._outputs.examples
         with preserved_rng():
             for _ in range(_LOOK):
-                pulled = self._scale(self._scale(self._linear.back(self._now)))
+                pulled = self._scale(self._scale.back(self._linear.back(self._now)))
                 v = self._linear.push(pulled) / examples
                 if self._beside:
                     v = v - self._beside[-1] * self._before

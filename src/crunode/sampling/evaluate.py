@@ -20,7 +20,7 @@ __all__ = ["Evaluator", "feature_major", "flatten", "is_narrow"]
 Pair = tuple[Tensor, Tensor]
 # Bytes up to which a step is recorded: recording holds all its intermediate values, and a step that large has
 # nothing to gain.
-_LARGEST = 2**30
+_LARGEST = {"cpu": 1 << 30, "cuda": 1 << 33}
 _FEW = 16
 
 
@@ -121,7 +121,9 @@ class Evaluator:
             self.why = "batches have unlike shapes"
             return None
         rows = tensors[0].shape[self.row_axis]
-        if 4 * len(self.nbeta) * (4 * self.land.dim + 3 * rows * self.land.activations) > _LARGEST:
+        if 4 * len(self.nbeta) * (4 * self.land.dim + 3 * rows * self.land.activations) > _LARGEST.get(
+            w.device.type, 1 << 30
+        ):
             self.why = "a step is large"
             return None
         narrow = NARROW if w.device.type == "cpu" else 0

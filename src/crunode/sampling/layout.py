@@ -110,7 +110,8 @@ def split_chains(land: Landscape, chains: Sequence[int], batch: int | None, work
         size = 4 * (4 * land.dim + 3 * batch * land.activations)
         most = max(2, int(_AT_A_TIME * torch.get_num_threads() / size))
         parts = max(1, min(-(-len(chains) // (most * workers)), len(chains) // (2 * workers))) * workers
-    fit = max(1, int(_SHARE * free_memory(land.device) / workers / step_memory(land, 1, batch)))
+    room = _SHARE * free_memory(land.device) / workers
+    fit = next((k for k in range(len(chains), 1, -1) if step_memory(land, k, batch) <= room), 1)
     parts = min(max(parts, -(-len(chains) // (fit * workers)) * workers), len(chains))
     ends = [len(chains) * k // parts for k in range(parts + 1)]
     return [list(chains[start:end]) for start, end in itertools.pairwise(ends)]

@@ -95,7 +95,7 @@ def test_llc_cools_large_networks(monkeypatch: pytest.MonkeyPatch) -> None:
     land = reduced_rank(40, 20, 40, rank=4)
     center = land.center.clone()
     est = llc(land, seed=3, budget=12_000)
-    assert len(est.diagnostics["levels"]) == 3
+    assert len(est.diagnostics["levels"]) >= 2
     assert all(r["steps"] > 0 for r in est.diagnostics["levels"])
     assert {"LLC114"} <= {f.code for f in est.findings}
     assert torch.equal(land.center, center)

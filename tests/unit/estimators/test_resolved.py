@@ -10,8 +10,8 @@ from torch import nn
 
 from crunode.core.landscape import Landscape
 from crunode.curvature.jacobian import NoOutputs
-from crunode.estimators.cooled_chain import Scale
 from crunode.estimators.resolved import Resolved
+from crunode.estimators.scale import Scale
 from crunode.recipes.toys import reduced_rank
 
 

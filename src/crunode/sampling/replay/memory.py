@@ -51,4 +51,4 @@ def trailing(shape: tuple[int, ...], size: int) -> tuple[int, ...] | None:
 
 def filling(length: int) -> float:
     """The used part of vector registers of 16 numbers."""
-    return length / (-(-length // 16) * 16)
+    return length / (-(-length // 16) * 16) if length else 1.0
