@@ -223,6 +223,13 @@ class Krylov:
             step = step - self._weights(self._inverse(pushed, _STRONG, 1e-6 * self._top(_STRONG), _KERNEL_TO), _STRONG)
         return step
 
+    def beyond(self, outputs: Tensor) -> Tensor:
+        """What is left of outputs without what a step gives to first order."""
+        for _ in range(2):
+            inverse = self._inverse(outputs, _STRONG, 1e-6 * self._top(_STRONG), _KERNEL_TO)
+            outputs = outputs - self.gram(inverse, _STRONG)
+        return outputs
+
     def misses(self, others: OutputMap, step: Tensor) -> float:
         """How much other rows show in directions that these do not see, as a number of directions for each of these.
 

@@ -115,9 +115,7 @@ class CooledChain:
         """Take that many examples, and as many others to check by."""
         self.examples = examples
         self._engine = _engine(self._land, self.scale, self._order[:examples], self._seed)
-        others = self._order[examples : 2 * examples]
-        enough = len(others) >= max(examples // 2, 1)
-        self._others = _engine(self._land, self.scale, others, self._seed) if enough else None
+        self._others = _engine(self._land, self.scale, self.others, self._seed) if len(self.others) else None
         self._z = torch.zeros_like(self._land.center)
         self._gradient, self._loss = self._at(self._z)
 
@@ -125,6 +123,12 @@ class CooledChain:
     def index(self) -> Tensor:
         """Which examples are in use, ascending."""
         return self._order[: self.examples].sort().values
+
+    @property
+    def others(self) -> Tensor:
+        """As many others, ascending; none where there are not half as many."""
+        found = self._order[self.examples : 2 * self.examples]
+        return found.sort().values if len(found) >= max(self.examples // 2, 1) else found[:0]
 
     @property
     def moved(self) -> Tensor:

@@ -1,6 +1,8 @@
 """Large networks: one chain that is cooled down in steps, and where its estimates lead.
 
-Without label noise the temperature is free: λ̂ at falling temperatures rises to λ (`crunode.estimators.cooled_chain`).
+Where the center is a smooth point of the valley of least loss, half the rank of the Jacobian there is the coefficient,
+and `crunode.estimators.resolved` finds out. Elsewhere a chain tells. Without label noise the temperature is free: λ̂ at
+falling temperatures rises to λ (`crunode.estimators.cooled_chain`).
 What is missing at the last level is told in two ways. At the center, the share of the rank of the Jacobian that the
 same temperature shows can be computed (`crunode.estimators.resolved`), and for the directions that the center has that
 is all. What belongs to other directions, that only show away from it, is extrapolated from level to level: increments
@@ -21,7 +23,7 @@ from crunode.core.result import Estimate, Finding, provenance
 from crunode.curvature.jacobian import NoOutputs
 from crunode.estimators.cooled_chain import FACTOR, MOVES, STEP, CooledChain, Level
 from crunode.estimators.extrapolate import extrapolate
-from crunode.estimators.resolved import Resolved
+from crunode.estimators.resolved import SMOOTH, Resolved
 
 __all__ = ["cooled_estimate", "extrapolated"]
 
@@ -41,6 +43,9 @@ _NONE = 0.03
 # How far the directions that the center does not have may be off, since the chain also reaches pieces of the valley
 # that do not lead to the center.
 _ASTRAY = 0.2
+# Directions that only show away from the center, and are known to be there, add this much where none of them shows yet;
+# where some do, as many again and more.
+_HIDDEN, _UNSEEN = 0.1, 3.0
 # What part of what was added is in doubt: where the rank tells it, and where a series does. All of it is for directions
 # that the center does not have.
 _TENTH, _HALF = 0.1, 0.5
@@ -126,14 +131,20 @@ class _Run:
 
 def _cooled(land: Landscape, share: float, reach: float, seed: int, most: int, held: bool) -> _Run:
     run = _Run(CooledChain(land, share, reach, seed, most), held)
-    t = run.chain.begin()
+    chain = run.chain
+    run.measure = _Measure(land, chain, seed, held)
+    if run.measure.smooth:
+        run.answer = run.measure.half()
+        return run
+    t = chain.begin()
+    if run.measure.examples != chain.examples:
+        run.measure = _Measure(land, chain, seed, held)
+    run.measure.rescale()
     while t > 0:
-        level = run.chain.level(t, first=False)
+        level = chain.level(t, first=False)
         if level is None:
             break
         run.levels.append(level)
-        if run.measure is None:
-            run.measure = _Measure(land, run.chain, seed)
         run.measure.add(level)
         run.answer = _answer(run.levels, run.measure)
         if run.astray or (run.answer is not None and run.answer.enough):
@@ -143,18 +154,44 @@ def _cooled(land: Landscape, share: float, reach: float, seed: int, most: int, h
 
 
 class _Measure:
-    """The share of the rank at the center that each level shows; none where it cannot be had."""
+    """The share of the rank at the center that each level shows; none where it cannot be had.
 
-    def __init__(self, land: Landscape, chain: CooledChain, seed: int) -> None:
-        self._chain, self._counted = chain, 0
+    Attributes:
+        center: The rank.
+        bent: How far the center is from a smooth point, where that was looked at.
+        smooth: It is one, and the rank is all there is.
+        singular: It is none.
+        examples: How many it is of.
+        shares: For each level, with their errors.
+    """
+
+    def __init__(self, land: Landscape, chain: CooledChain, seed: int, held: bool) -> None:
+        self._chain, self._counted, self.examples = chain, 0, chain.examples
         self.shares: list[tuple[float, float]] = []
         self.center: Resolved | None = None
-        if chain.most - chain.spent >= _LEFT:
-            try:
-                self.center = Resolved(land, chain.index, chain.scale, seed)
-                self._count()
-            except NoOutputs:
-                pass
+        self.bent: float | None = None
+        self.smooth = self.singular = False
+        if chain.most - chain.spent < _LEFT:
+            return
+        try:
+            self.center = Resolved(land, chain.index, chain.scale, seed)
+            if held:
+                self.bent = self.center.bent()
+                self.smooth = self.center.is_smooth(self.bent, chain.others)
+                self.singular = self.bent > SMOOTH
+            self._count()
+        except NoOutputs:
+            pass
+
+    def half(self) -> _Answer:
+        """Half the rank."""
+        assert self.center is not None
+        return _Answer(self.center.rank / 2, {"center": self.center.error / 2}, True)
+
+    def rescale(self) -> None:
+        """Measure in the coordinates that the chain is in now."""
+        if self.center is not None:
+            self.center.rescale(self._chain.scale)
 
     def add(self, level: Level) -> None:
         if self.center is None:
@@ -171,7 +208,10 @@ class _Measure:
         self._chain.seen += more * self._chain.examples
 
     def summary(self) -> dict[str, float] | None:
-        return None if self.center is None else {"rank": self.center.rank, "error": self.center.error}
+        if self.center is None:
+            return None
+        found = {"rank": self.center.rank, "error": self.center.error}
+        return found if self.bent is None else {**found, "bent": self.bent}
 
 
 @dataclass(frozen=True)
@@ -206,7 +246,9 @@ def _answer(levels: Sequence[Level], measure: _Measure) -> _Answer | None:
         # chain that sees less has left for where there is less.
         value, before = max(last / share, known), max(levels[-2].value / earlier, known)
         terms = {"temperature": _TENTH * abs(value - last), "center": value * doubt / share, "law": abs(value - before)}
-        return _Answer(value, _and_steps(terms, value), share >= 1 - _NEARLY)
+        if measure.singular:
+            terms["hidden"] = max(_HIDDEN * value, _UNSEEN * max(more, others[-1].se))
+        return _Answer(value, _and_steps(terms, value), not measure.singular and share >= 1 - _NEARLY)
     # With two levels there is no telling how increments go on: as much again, give or take that.
     rest = max(more - others[-2].value, 0.0)
     limit, law = (more + rest, rest) if few else extrapolated(others)
@@ -227,20 +269,25 @@ def _estimate(land: Landscape, run: _Run, seed: int, moves: tuple[float, float])
     if land.n < 100:
         findings.append(Finding.of("LLC105", f"n = {land.n}"))
     value, se = (levels[-1].value, levels[-1].se) if levels else (math.nan, math.nan)
-    if chain.top == 0:
+    if chain.top == 0 and answer is None:
         findings.append(Finding.of("LLC106", "its slope is zero everywhere around the center"))
     terms = {"temperature": abs(value)} if answer is None else answer.terms
     if answer is None:
         findings.append(Finding.of("LLC115", f"{chain.spent} gradients for {len(levels)} of 3 levels or more"))
     else:
         rest, value = answer.value - value, answer.value
+        se = se if levels else 0.0
         if run.astray:
             fall = f"from {levels[-2].value:.4g} to {levels[-1].value:.4g} at the last of {len(levels)} levels"
             findings.append(Finding.of("LLC120", f"{fall}, {chain.spent} gradients"))
         if measure is not None and measure.shares and measure.shares[-1][0] < _FEW:
             seen = f"{measure.shares[-1][0]:.0%} of the rank at the center at the last of {len(levels)} levels"
             findings.append(Finding.of("LLC115", f"{seen}, {chain.spent} gradients"))
-        findings.append(Finding.of("LLC114", f"{levels[-1].value:.4g} at the last of {len(levels)}, {rest:+.2g} added"))
+        if levels:
+            seen = f"{levels[-1].value:.4g} at the last of {len(levels)}, {rest:+.2g} added"
+            findings.append(Finding.of("LLC114", seen))
+        else:
+            findings.append(Finding.of("LLC109", f"{value:.5g}; no chains were run"))
     shares = [None] * len(levels) if measure is None or measure.center is None else [s for s, _ in measure.shares]
     rows = [
         {"nbeta": x.nbeta, "value": x.value, "se": x.se, "steps": x.steps, "share": s}

@@ -10,8 +10,14 @@ N(t) comes from Lanczos steps on JJᵀ in the space of outputs. For Tr of x ↦ 
 sign, Gauss quadrature is above and Gauss-Radau quadrature with a node at zero below. Vectors are not made orthogonal
 again to all before: copies of eigenvalues that rounding brings back share the weight of the one they belong to.
 
+Whether there is more elsewhere shows at the center too. Around a smooth point of the valley {f(w) = f(w*)} it has the
+dimension of the kernel of J: along any v with Jv = 0 it can be followed, which takes a second step u with
+Ju = −½ f''[v, v]. So where f''[v, v] of a random v in the kernel is not in the image of J, the point is not smooth, and
+the rank of J is larger elsewhere; where it is, to this order, half the rank is the coefficient.
+
 References:
-    Golub & Meurant 2010, chapter 6; MacKay 1992 (the effective number of parameters); Greenbaum 1989.
+    Golub & Meurant 2010, chapter 6; MacKay 1992 (the effective number of parameters); Greenbaum 1989; Whitney 1965
+    (tangents to a variety).
 """
 
 from __future__ import annotations
@@ -28,12 +34,15 @@ from crunode.curvature.rounding import unrounded
 from crunode.errors import InputError
 from crunode.estimators.scale import Scale
 
-__all__ = ["Resolved"]
+__all__ = ["SMOOTH", "Resolved"]
 
 # Lanczos steps between looks and at most, and what the two quadratures may be apart by.
 _LOOK, _MOST, _APART = 50, 700, 0.02
 # A rank that is less certain than this is not a measure, and where the ranks are counted.
 _CERTAIN, _CUT, _BAND = 0.03, 1e-5, 10.0
+# How far a flat direction is followed, which share of what that does may be out of reach at a smooth point, and what is
+# nothing beside the first order. Where the rank is nearly that of all rows, the examples limit it.
+_AHEAD, SMOOTH, _NOTHING, _ALL_ROWS = 0.01, 1e-3, 1e-9, 0.95
 
 
 class Resolved:
@@ -77,14 +86,19 @@ class Resolved:
                     return torch.randn(count, generator=chance, dtype=torch.float64, device=device)
 
                 self.rank, self.error = self._linear.rank(_CUT, _BAND, random)
+                self._seen, self._random = seen, random
         except (InputError, RuntimeError) as error:  # no memory, a derivative that is not implemented
             raise NoOutputs(str(error)) from error
         if not self.rank > 0 or self.error > _CERTAIN * self.rank:
             raise NoOutputs(f"the rank at the center is {self.rank:.0f} ± {self.error:.0f}")
+        self._start = random(size)
+        self._weight = float(self._start.square().sum())
+        self.rescale(scale)
+
+    def rescale(self, scale: Scale) -> None:
+        """Measure shares in other coordinates from now on."""
         self._scale = scale.double()
-        start = random(size)
-        self._weight = float(start.square().sum())
-        self._now, self._before = start / start.norm(), torch.zeros_like(start)
+        self._now, self._before = self._start / self._start.norm(), torch.zeros_like(self._start)
         self._diagonal: list[Tensor] = []
         self._beside: list[Tensor] = []
         self._ended = False
@@ -93,6 +107,49 @@ class Resolved:
     def gradients(self) -> int:
         """Passes over the examples so far."""
         return self._outputs.gradients
+
+    def bent(self) -> float:
+        """The share of f''[v, v], for a random v in the kernel of J, that is not in the image of J: 0 if it is smooth.
+
+        Raises:
+            NoOutputs: There is not enough memory, or a derivative is missing.
+
+        Example:
+            >>> from crunode.recipes.toys import reduced_rank
+            >>> for rank in (20, 10):  # hidden layers of full rank, and of less
+            ...     land = reduced_rank(60, 20, 60, rank=rank)
+            ...     print(Resolved(land, torch.arange(80), Scale(land, 0.1, 1.0)).bent() < SMOOTH)
+            True
+            False
+        """
+        try:
+            with preserved_rng():
+                step = self._scale(self._random(self._seen.dim))
+                flat, here = self._linear.kernel(step) * _AHEAD, self._seen.center
+                moved = self._outputs.residual(here + flat) + self._outputs.residual(here - flat)
+                size = float(moved.norm())
+                if size <= _NOTHING * _AHEAD * float(self._linear.push(step).norm()):
+                    return 0.0
+                return float(self._linear.beyond(moved).norm()) / size
+        except RuntimeError as error:
+            raise NoOutputs(str(error)) from error
+
+    def is_smooth(self, bent: float, others: Tensor) -> bool:
+        """Whether half the rank is the coefficient: the point is smooth, and other examples show no more of it.
+
+        Args:
+            bent: What `bent` gave.
+            others: Other examples, ascending; none where all are in use.
+        """
+        if not bent <= SMOOTH or self.rank >= _ALL_ROWS * self._outputs.rows:
+            return False
+        if not len(others):
+            return True
+        with preserved_rng():
+            rows, step = KrylovMap(self._seen, others), self._random(self._seen.dim)
+            missed = self._linear.misses(rows, step)
+            self._outputs.gradients += rows.gradients
+        return missed <= self._outputs.missed
 
     def share(self, t: float, most: int | None = None) -> tuple[float, float]:
         """N(t) / r, and how far that is uncertain.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -15,6 +16,7 @@ from crunode.estimators.coefficient import llc
 from crunode.estimators.cooled_chain import CooledChain, Level
 from crunode.estimators.cooling import cooled_estimate, extrapolated
 from crunode.exact import deep_linear
+from crunode.recipes.benchmark.linear import exact_linear
 from crunode.recipes.toys import quadratic, reduced_rank
 
 
@@ -118,21 +120,55 @@ def deep_linear_network(widths: tuple[int, ...], ranks: tuple[int, ...], seed: i
     return Landscape(net, (x, net(x).detach()), "gaussian")
 
 
-def test_at_a_smooth_point_the_rank_is_the_answer_however_far_the_chain_gets() -> None:
-    """Layers of full rank but one: half the rank of the Jacobian is exact, and two levels are enough to know it."""
+def test_at_a_smooth_point_the_rank_is_the_answer() -> None:
+    """Layers of full rank but one: half the rank of the Jacobian is exact, and no chain is needed to know it."""
     widths, ranks = (40, 30, 35, 50), (30, 30, 8)
     exact = 8 * 40 + 30 * 50 - 8 * 30  # rows of the last layer see 30 directions, all others 8
     est = cooled_estimate(deep_linear_network(widths, ranks), seed=2, budget=8000)
-    rank = est.diagnostics["center_rank"]["rank"]
-    assert rank == pytest.approx(exact, rel=0.03)
-    assert est.value == pytest.approx(exact / 2, rel=0.05)
+    assert est.ok
+    assert [f.code for f in est.findings] == ["LLC109"]
+    assert est.diagnostics["levels"] == []
+    assert est.diagnostics["center_rank"]["bent"] < 1e-3
+    assert est.value == pytest.approx(exact / 2, rel=0.03)
     assert abs(est.value - exact / 2) < 3 * est.error
-    assert all(0 < level["share"] <= 1 for level in est.diagnostics["levels"])
+    assert 0 < est.error < 0.03 * est.value
+
+
+def test_too_few_examples_do_not_pass_for_a_smooth_point(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The rank on half as many examples as there are inputs is not the rank."""
+    monkeypatch.setattr("crunode.estimators.cooled_chain._EACH", 0.5)
+    monkeypatch.setattr(CooledChain.__init__, "__defaults__", (60,))
+    est = cooled_estimate(deep_linear_network((120, 30, 35, 50), (30, 30, 8)), seed=2, budget=12_000)
+    assert est.diagnostics["levels"]
+    assert est.diagnostics["examples"] >= 120
+
+
+def test_at_a_singular_point_chains_go_on_until_what_is_hidden_shows() -> None:
+    land = deep_linear_network((40, 30, 35, 50), (30, 8, 8))
+    est = cooled_estimate(land, seed=2, budget=16_000)
+    assert est.diagnostics["center_rank"]["bent"] > 0.01
+    assert len(est.diagnostics["levels"]) >= 3
+    local = float(exact_linear((40, 30, 35, 50), (30, 8, 8))[0].value)
+    assert abs(est.value - local) < 3 * est.error
+
+
+def test_directions_that_are_known_to_be_there_and_do_not_show_are_in_the_error() -> None:
+    levels = levels_of([900.0, 990.0], se=1.0)
+    center = SimpleNamespace(rank=2000.0, error=1.0)
+    answers = [
+        cooling._answer(levels, SimpleNamespace(center=center, shares=[(0.9, 0.001), (0.99, 0.001)], singular=singular))
+        for singular in (False, True)
+    ]
+    (plain, singular), errors = answers, [math.hypot(*a.terms.values()) for a in answers]
+    assert plain.value == singular.value == pytest.approx(1000)
+    assert plain.enough
+    assert not singular.enough
+    assert errors[0] < 30 < 90 < errors[1]
 
 
 def test_a_temperature_that_shows_next_to_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crunode.estimators.cooling._FEW", 1.1)
-    est = cooled_estimate(deep_linear_network((40, 30, 35, 50), (30, 30, 8)), seed=2, budget=8000)
+    est = cooled_estimate(deep_linear_network((40, 30, 35, 50), (30, 8, 8)), seed=2, budget=8000)
     assert not est.ok
     assert "LLC115" in [f.code for f in est.findings]
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import random
+from itertools import pairwise
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -10,8 +13,9 @@ from torch import nn
 
 from crunode.core.landscape import Landscape
 from crunode.curvature.jacobian import NoOutputs
-from crunode.estimators.resolved import Resolved
+from crunode.estimators.resolved import SMOOTH, Resolved
 from crunode.estimators.scale import Scale
+from crunode.recipes.benchmark.linear import exact_linear
 from crunode.recipes.toys import reduced_rank
 
 
@@ -23,6 +27,20 @@ def network(activation: type[nn.Module], inputs: int = 30, hidden: int = 20, out
         for p in net.parameters():
             p.copy_(torch.randn(p.shape, generator=generator) / p.shape[-1] ** 0.5)
     x = torch.randn(300, inputs, generator=generator, dtype=torch.float64)
+    return Landscape(net, (x, net(x).detach()), "gaussian")
+
+
+def deep_linear_network(widths: tuple[int, ...], ranks: tuple[int, ...], seed: int) -> Landscape:
+    """Layers of the given ranks on their own predictions."""
+    generator = torch.Generator().manual_seed(seed)
+    layers = []
+    for (a, b), rank in zip(pairwise(widths), ranks, strict=True):
+        layer = nn.Linear(a, b, bias=False)
+        left, right = torch.randn(b, rank, generator=generator), torch.randn(a, rank, generator=generator)
+        layer.weight.data = left @ right.T / (a * rank) ** 0.5
+        layers.append(layer)
+    net = nn.Sequential(*layers)
+    x = torch.randn(4 * widths[0], widths[0], generator=generator)
     return Landscape(net, (x, net(x).detach()), "gaussian")
 
 
@@ -87,3 +105,32 @@ def test_nothing_of_the_landscape_is_changed() -> None:
     Resolved(land, torch.arange(120), Scale(land, 0.1, 1.0)).share(1e4)
     assert torch.equal(land.center, center)
     assert torch.equal(torch.get_rng_state(), state)
+
+
+@settings(max_examples=12, deadline=None)
+@given(st.integers(0, 10**6), st.lists(st.integers(18, 34), min_size=3, max_size=5))
+def test_smooth_points_of_deep_linear_networks_are_told_from_others(seed: int, widths: list[int]) -> None:
+    chance = random.Random(seed)
+    ranks = [min(a, b) if chance.random() < 0.5 else chance.randint(8, min(a, b)) for a, b in pairwise(widths)]
+    exact = exact_linear(tuple(widths), tuple(ranks))[0]
+    land = deep_linear_network(tuple(widths), tuple(ranks), seed)
+    found = Resolved(land, torch.arange(2 * widths[0]), Scale(land, 0.1, 1.0))
+    assert (found.bent() <= SMOOTH) == (exact.details["jacobian_rank"] == 2 * exact.value)
+
+
+def test_a_linear_model_is_smooth_everywhere() -> None:
+    generator = torch.Generator().manual_seed(0)
+    net = nn.Linear(40, 30)
+    x = torch.randn(400, 40, generator=generator)
+    land = Landscape(net, (x, net(x).detach()), "gaussian")
+    found = Resolved(land, torch.arange(100), Scale(land, 0.1, 1.0))
+    assert found.bent() == 0
+    assert found.is_smooth(0.0, torch.arange(100, 200))
+    assert not found.is_smooth(0.5, torch.arange(100, 200))
+
+
+def test_a_rank_that_examples_limit_is_not_taken_for_the_rank() -> None:
+    land = network(nn.Tanh)  # 935 parameters, 15 outputs
+    found = Resolved(land, torch.arange(40), Scale(land, 0.1, 1.0))
+    assert found.rank == pytest.approx(600, rel=0.02)
+    assert not found.is_smooth(0.0, torch.arange(40, 80))
