@@ -196,7 +196,11 @@ class _Measure:
     def add(self, level: Level) -> None:
         if self.center is None:
             return
-        found = self.center.share(level.nbeta, max(self._chain.most - self._chain.spent, 0))
+        try:
+            found = self.center.share(level.nbeta, max(self._chain.most - self._chain.spent, 0))
+        except NoOutputs:
+            self.center = None
+            return
         self.shares.append((min(found[0], 1.0), found[1]))
         self._count()
 

@@ -157,6 +157,9 @@ class Resolved:
         Args:
             t: Inverse temperature, that the mean loss is multiplied by.
             most: The most passes over the examples to take for it.
+
+        Raises:
+            NoOutputs: There is not enough memory.
         """
         begin = self.gradients
         while True:
@@ -165,7 +168,10 @@ class Resolved:
             short = most is not None and spent + 4 * _LOOK > most
             if high - low <= _APART * high or self._ended or short or len(self._diagonal) >= _MOST:
                 return (low + high) / 2 / self.rank, ((high - low) / 2 + self.error) / self.rank
-            self._more()
+            try:
+                self._more()
+            except RuntimeError as error:
+                raise NoOutputs(str(error)) from error
 
     def _bounds(self, t: float) -> tuple[float, float]:
         run = Recurrence(torch.stack(self._diagonal).cpu().numpy(), torch.stack(self._beside).cpu().numpy())

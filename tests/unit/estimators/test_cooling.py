@@ -15,6 +15,7 @@ from crunode.estimators import coefficient, cooling
 from crunode.estimators.coefficient import llc
 from crunode.estimators.cooled_chain import CooledChain, Level
 from crunode.estimators.cooling import cooled_estimate, extrapolated
+from crunode.estimators.resolved import Resolved
 from crunode.exact import deep_linear
 from crunode.recipes.benchmark.linear import exact_linear
 from crunode.recipes.toys import quadratic, reduced_rank
@@ -150,6 +151,18 @@ def test_at_a_singular_point_chains_go_on_until_what_is_hidden_shows() -> None:
     assert len(est.diagnostics["levels"]) >= 3
     local = float(exact_linear((40, 30, 35, 50), (30, 8, 8))[0].value)
     assert abs(est.value - local) < 3 * est.error
+
+
+def test_levels_go_on_without_the_rank_where_memory_runs_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    def out_of_memory(self: Resolved) -> None:
+        raise torch.OutOfMemoryError("no memory left")
+
+    monkeypatch.setattr(Resolved, "_more", out_of_memory)
+    est = cooled_estimate(reduced_rank(40, 20, 40, rank=4), seed=1, budget=16_000)
+    assert len(est.diagnostics["levels"]) >= 3
+    assert {level["share"] for level in est.diagnostics["levels"]} == {None}
+    assert est.diagnostics["center_rank"] is None
+    assert abs(est.value - 408) < 3 * est.error  # 408 is exact
 
 
 def test_directions_that_are_known_to_be_there_and_do_not_show_are_in_the_error() -> None:
