@@ -41,8 +41,8 @@ _LOOK, _MOST, _APART = 50, 700, 0.02
 # A rank that is less certain than this is not a measure, and where the ranks are counted.
 _CERTAIN, _CUT, _BAND = 0.03, 1e-5, 10.0
 # How far a flat direction is followed, which share of what that does may be out of reach at a smooth point, and what is
-# nothing beside the first order. Where the rank is nearly that of all rows, the examples limit it.
-_AHEAD, SMOOTH, _NOTHING, _ALL_ROWS = 0.01, 1e-3, 1e-9, 0.95
+# nothing beside the first order, there and all the way. Where the rank is nearly that of all rows, examples limit it.
+_AHEAD, SMOOTH, _NOTHING, _STRAIGHT, _ALL_ROWS = 0.01, 1e-3, 1e-9, 1e-5, 0.95
 
 
 class Resolved:
@@ -128,9 +128,12 @@ class Resolved:
                 flat, here = self._linear.kernel(step) * _AHEAD, self._seen.center
                 moved = self._outputs.residual(here + flat) + self._outputs.residual(here - flat)
                 size = float(moved.norm())
-                if size <= _NOTHING * _AHEAD * float(self._linear.push(step).norm()):
-                    return 0.0
-                return float(self._linear.beyond(moved).norm()) / size
+                first = float(self._linear.push(step).norm())
+                if size > _NOTHING * _AHEAD * first:
+                    return float(self._linear.beyond(moved).norm()) / size
+                # There is no second order; a third one shows all the way, where odd orders do not cancel.
+                ahead = float(self._outputs.residual(here + flat / _AHEAD).norm())
+                return 0.0 if ahead <= _STRAIGHT * first else 1.0
         except RuntimeError as error:
             raise NoOutputs(str(error)) from error
 
@@ -140,15 +143,21 @@ class Resolved:
         Args:
             bent: What `bent` gave.
             others: Other examples, ascending; none where all are in use.
+
+        Raises:
+            NoOutputs: There is not enough memory.
         """
         if not bent <= SMOOTH or self.rank >= _ALL_ROWS * self._outputs.rows:
             return False
         if not len(others):
             return True
-        with preserved_rng():
-            rows, step = KrylovMap(self._seen, others), self._random(self._seen.dim)
-            missed = self._linear.misses(rows, step)
-            self._outputs.gradients += rows.gradients
+        try:
+            with preserved_rng():
+                rows, step = KrylovMap(self._seen, others), self._random(self._seen.dim)
+                missed = self._linear.misses(rows, step)
+                self._outputs.gradients += rows.gradients
+        except RuntimeError as error:
+            raise NoOutputs(str(error)) from error
         return missed <= self._outputs.missed
 
     def share(self, t: float, most: int | None = None) -> tuple[float, float]:

@@ -134,3 +134,36 @@ def test_a_rank_that_examples_limit_is_not_taken_for_the_rank() -> None:
     found = Resolved(land, torch.arange(40), Scale(land, 0.1, 1.0))
     assert found.rank == pytest.approx(600, rel=0.02)
     assert not found.is_smooth(0.0, torch.arange(40, 80))
+
+
+class Cubes(nn.Module):
+    """Half of the weights act by their cubes: flat at zero, where λ is more than half the rank."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.w = nn.Parameter(torch.cat([torch.ones(400), torch.zeros(400)]))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        first, second = self.w.split(400)
+        return x[:, :40] @ first.reshape(40, 10) + x[:, 40:] @ second.pow(3).reshape(40, 10)
+
+
+def test_a_third_order_is_not_taken_for_a_smooth_point() -> None:
+    net = Cubes()
+    x = torch.randn(300, 80, generator=torch.Generator().manual_seed(0))
+    land = Landscape(net, (x, net(x).detach()), "gaussian")
+    found = Resolved(land, torch.arange(150), Scale(land, 0.1, 1.0))
+    assert found.rank == pytest.approx(400, rel=0.05)
+    assert found.bent() > SMOOTH
+
+
+def test_a_lack_of_memory_for_other_examples_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
+    land = reduced_rank(60, 20, 60, rank=20)
+    found = Resolved(land, torch.arange(80), Scale(land, 0.1, 1.0))
+
+    def out_of_memory(*args: object) -> float:
+        raise torch.OutOfMemoryError("no memory left")
+
+    monkeypatch.setattr(found._linear, "misses", out_of_memory)
+    with pytest.raises(NoOutputs, match="no memory left"):
+        found.is_smooth(0.0, torch.arange(80, 160))
