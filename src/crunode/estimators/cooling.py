@@ -1,8 +1,6 @@
 """Large networks: one chain that is cooled down in steps, and where its estimates lead.
 
-Where the center is a smooth point of the valley of least loss, half the rank of the Jacobian there is the coefficient,
-and `crunode.estimators.resolved` finds out. Elsewhere a chain tells. Without label noise the temperature is free: λ̂ at
-falling temperatures rises to λ (`crunode.estimators.cooled_chain`).
+Without label noise the temperature is free: λ̂ at falling temperatures rises to λ (`crunode.estimators.cooled_chain`).
 What is missing at the last level is told in two ways. At the center, the share of the rank of the Jacobian that the
 same temperature shows can be computed (`crunode.estimators.resolved`), and for the directions that the center has that
 is all. What belongs to other directions, that only show away from it, is extrapolated from level to level: increments
@@ -133,9 +131,6 @@ def _cooled(land: Landscape, share: float, reach: float, seed: int, most: int, h
     run = _Run(CooledChain(land, share, reach, seed, most), held)
     chain = run.chain
     run.measure = _Measure(land, chain, seed, held)
-    if run.measure.smooth:
-        run.answer = run.measure.half()
-        return run
     t = chain.begin()
     if run.measure.examples != chain.examples:
         run.measure = _Measure(land, chain, seed, held)
@@ -159,8 +154,7 @@ class _Measure:
     Attributes:
         center: The rank.
         bent: How far the center is from a smooth point, where that was looked at.
-        smooth: It is one, and the rank is all there is.
-        singular: It is none.
+        singular: It is known to be none.
         examples: How many it is of.
         shares: For each level, with their errors.
     """
@@ -170,23 +164,17 @@ class _Measure:
         self.shares: list[tuple[float, float]] = []
         self.center: Resolved | None = None
         self.bent: float | None = None
-        self.smooth = self.singular = False
+        self.singular = False
         if chain.most - chain.spent < _LEFT:
             return
         try:
             self.center = Resolved(land, chain.index, chain.scale, seed)
             if held:
                 self.bent = self.center.bent()
-                self.smooth = self.center.is_smooth(self.bent, chain.others)
                 self.singular = self.bent > SMOOTH
             self._count()
         except NoOutputs:
             pass
-
-    def half(self) -> _Answer:
-        """Half the rank."""
-        assert self.center is not None
-        return _Answer(self.center.rank / 2, {"center": self.center.error / 2}, True)
 
     def rescale(self) -> None:
         """Measure in the coordinates that the chain is in now."""
@@ -273,25 +261,20 @@ def _estimate(land: Landscape, run: _Run, seed: int, moves: tuple[float, float])
     if land.n < 100:
         findings.append(Finding.of("LLC105", f"n = {land.n}"))
     value, se = (levels[-1].value, levels[-1].se) if levels else (math.nan, math.nan)
-    if chain.top == 0 and answer is None:
+    if chain.top == 0:
         findings.append(Finding.of("LLC106", "its slope is zero everywhere around the center"))
     terms = {"temperature": abs(value)} if answer is None else answer.terms
     if answer is None:
         findings.append(Finding.of("LLC115", f"{chain.spent} gradients for {len(levels)} of 3 levels or more"))
     else:
         rest, value = answer.value - value, answer.value
-        se = se if levels else 0.0
         if run.astray:
             fall = f"from {levels[-2].value:.4g} to {levels[-1].value:.4g} at the last of {len(levels)} levels"
             findings.append(Finding.of("LLC120", f"{fall}, {chain.spent} gradients"))
         if measure is not None and measure.shares and measure.shares[-1][0] < _FEW:
             seen = f"{measure.shares[-1][0]:.0%} of the rank at the center at the last of {len(levels)} levels"
             findings.append(Finding.of("LLC115", f"{seen}, {chain.spent} gradients"))
-        if levels:
-            seen = f"{levels[-1].value:.4g} at the last of {len(levels)}, {rest:+.2g} added"
-            findings.append(Finding.of("LLC114", seen))
-        else:
-            findings.append(Finding.of("LLC109", f"{value:.5g}; no chains were run"))
+        findings.append(Finding.of("LLC114", f"{levels[-1].value:.4g} at the last of {len(levels)}, {rest:+.2g} added"))
     shares = [None] * len(levels) if measure is None or measure.center is None else [s for s, _ in measure.shares]
     rows = [
         {"nbeta": x.nbeta, "value": x.value, "se": x.se, "steps": x.steps, "share": s}

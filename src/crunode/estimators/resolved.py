@@ -13,7 +13,7 @@ again to all before: copies of eigenvalues that rounding brings back share the w
 Whether there is more elsewhere shows at the center too. Around a smooth point of the valley {f(w) = f(w*)} it has the
 dimension of the kernel of J: along any v with Jv = 0 it can be followed, which takes a second step u with
 Ju = −½ f''[v, v]. So where f''[v, v] of a random v in the kernel is not in the image of J, the point is not smooth, and
-the rank of J is larger elsewhere; where it is, to this order, half the rank is the coefficient.
+the rank of J is larger elsewhere. Where it is, that is no proof: higher orders may stand in the way.
 
 References:
     Golub & Meurant 2010, chapter 6; MacKay 1992 (the effective number of parameters); Greenbaum 1989; Whitney 1965
@@ -41,8 +41,8 @@ _LOOK, _MOST, _APART = 50, 700, 0.02
 # A rank that is less certain than this is not a measure, and where the ranks are counted.
 _CERTAIN, _CUT, _BAND = 0.03, 1e-5, 10.0
 # How far a flat direction is followed, which share of what that does may be out of reach at a smooth point, and what is
-# nothing beside the first order, there and all the way. Where the rank is nearly that of all rows, examples limit it.
-_AHEAD, SMOOTH, _NOTHING, _STRAIGHT, _ALL_ROWS = 0.01, 1e-3, 1e-9, 1e-5, 0.95
+# nothing beside the first order, there and all the way.
+_AHEAD, SMOOTH, _NOTHING, _STRAIGHT = 0.01, 1e-3, 1e-9, 1e-5
 
 
 class Resolved:
@@ -136,29 +136,6 @@ class Resolved:
                 return 0.0 if ahead <= _STRAIGHT * first else 1.0
         except RuntimeError as error:
             raise NoOutputs(str(error)) from error
-
-    def is_smooth(self, bent: float, others: Tensor) -> bool:
-        """Whether half the rank is the coefficient: the point is smooth, and other examples show no more of it.
-
-        Args:
-            bent: What `bent` gave.
-            others: Other examples, ascending; none where all are in use.
-
-        Raises:
-            NoOutputs: There is not enough memory.
-        """
-        if not bent <= SMOOTH or self.rank >= _ALL_ROWS * self._outputs.rows:
-            return False
-        if not len(others):
-            return True
-        try:
-            with preserved_rng():
-                rows, step = KrylovMap(self._seen, others), self._random(self._seen.dim)
-                missed = self._linear.misses(rows, step)
-                self._outputs.gradients += rows.gradients
-        except RuntimeError as error:
-            raise NoOutputs(str(error)) from error
-        return missed <= self._outputs.missed
 
     def share(self, t: float, most: int | None = None) -> tuple[float, float]:
         """N(t) / r, and how far that is uncertain.

