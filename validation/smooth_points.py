@@ -1,4 +1,4 @@
-"""Are singular points told from smooth ones? `Resolved.bent` at random deep linear networks, held against exact coefficients.
+"""Are singular points told from smooth ones? `Resolved.bent` at random deep linear networks, beside exact values.
 
     python validation/smooth_points.py [--class 10K] [--count 100] [--first-seed 8300] [--out FILE]
 
