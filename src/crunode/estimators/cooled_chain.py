@@ -53,6 +53,8 @@ _POWER, _DIFFERENCE = 16, 0.3
 # exceed that on them.
 _EXAMPLES, _EACH, _OTHERS = 512, 1.25, 4.0
 _RETRIES = 6
+# What products in half precision, in three parts, may be off by, relative to the loss.
+_ROUGH = 0.03
 
 
 @dataclass(frozen=True)
@@ -109,15 +111,20 @@ class CooledChain:
         order = torch.randperm(land.data.rows, generator=torch.Generator().manual_seed(derived_seed(seed, 72)))
         self._order = order.to(land.device)
         self.spent, self.seen, self.top, self.even = 0, 0, 0.0, 0.0
+        self._halved = land.device.type == "cuda"
         self._use(min(examples, land.data.rows))
 
     def _use(self, examples: int) -> None:
         """Take that many examples, and as many others to check by."""
         self.examples = examples
-        self._engine = _engine(self._land, self.scale, self._order[:examples], self._seed)
-        self._others = _engine(self._land, self.scale, self.others, self._seed) if len(self.others) else None
-        self._z = torch.zeros_like(self._land.center)
-        self._gradient, self._loss = self._at(self._z)
+        self._chart = _Chart(self._land, self.scale, self._order[:examples])
+        self._others = _Chart(self._land, self.scale, self.others) if len(self.others) else None
+        self._engine = _engine(self._chart, self._seed, self._halved)
+        self._move(torch.zeros_like(self._land.center))
+
+    def _move(self, z: Tensor) -> None:
+        self._z = z
+        self._gradient, self._loss = self._at(z)
 
     @property
     def index(self) -> Tensor:
@@ -202,8 +209,13 @@ class CooledChain:
             start = self._z.clone()
             scaled = self._run(t, stiff, steps, t if first else t / FACTOR)
             if scaled is None:  # too long a step
-                self.top, self._z = 2 * self.top, start
-                self._gradient, self._loss = self._at(self._z)
+                self.top *= 2
+                self._move(start)
+                continue
+            if self._rough():
+                self._halved = False
+                self._engine = _engine(self._chart, self._seed, self._halved)
+                self._move(start)
                 continue
             if first and self._alone():
                 self._use(min(2 * self.examples, self._land.data.rows))
@@ -253,10 +265,18 @@ class CooledChain:
 
     def _alone(self) -> bool:
         """Whether the chain has moved to where other examples are not predicted as at the center."""
-        if self._others is None:
+        return self._others is not None and self._excess(self._others) > _OTHERS * float(self._loss)
+
+    def _rough(self) -> bool:
+        """Whether the loss is too small to be told by products in half precision."""
+        if not self._halved:
             return False
-        there = self._others.likelihood(self._z[None])[1]
-        return bool(float(there[0]) > _OTHERS * float(self._loss))
+        exact = self._excess(self._chart)
+        return not abs(float(self._loss) - exact) <= _ROUGH * exact
+
+    def _excess(self, chart: _Chart) -> float:
+        """How far the loss on some examples exceeds that at the center, by products in full precision."""
+        return float(chart.loss(self._z) - chart.loss())
 
 
 def _given(land: Landscape) -> int:
@@ -279,6 +299,7 @@ class _Chart(Landscape):
         return super()._evaluate(self._origin + self._scale(w), batch, own)
 
 
-def _engine(land: Landscape, scale: Scale, index: Tensor, seed: int) -> Engine:
-    posterior = Posterior(_Chart(land, scale, index), 1.0, Gaussian(1.0))
-    return Engine(posterior, [0], torch.ones(1), seed=seed, batch=None, layout="sequential", overwrite=True)
+def _engine(chart: _Chart, seed: int, halved: bool) -> Engine:
+    posterior = Posterior(chart, 1.0, Gaussian(1.0))
+    one = torch.ones(1)
+    return Engine(posterior, [0], one, seed=seed, batch=None, layout="sequential", overwrite=True, halved=halved)

@@ -12,6 +12,7 @@ References:
 
 from __future__ import annotations
 
+import contextlib
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -154,7 +155,6 @@ class _Measure:
     Attributes:
         center: The rank.
         bent: How far the center is from a smooth point, where that was looked at.
-        singular: It is known to be none.
         examples: How many it is of.
         shares: For each level, with their errors.
     """
@@ -164,17 +164,24 @@ class _Measure:
         self.shares: list[tuple[float, float]] = []
         self.center: Resolved | None = None
         self.bent: float | None = None
-        self.singular = False
+        self._look = held
         if chain.most - chain.spent < _LEFT:
             return
         try:
             self.center = Resolved(land, chain.index, chain.scale, seed)
-            if held:
-                self.bent = self.center.bent()
-                self.singular = self.bent > SMOOTH
             self._count()
         except NoOutputs:
             pass
+
+    @property
+    def singular(self) -> bool:
+        """Whether the center of a chain that is to stay is known to be no smooth point; looked at when asked for."""
+        if self._look and self.center is not None:
+            self._look = False
+            with contextlib.suppress(NoOutputs):
+                self.bent = self.center.bent()
+            self._count()
+        return self.bent is not None and self.bent > SMOOTH
 
     def rescale(self) -> None:
         """Measure in the coordinates that the chain is in now."""

@@ -93,6 +93,7 @@ class Resolved:
             raise NoOutputs(f"the rank at the center is {self.rank:.0f} ± {self.error:.0f}")
         self._start = random(size)
         self._weight = float(self._start.square().sum())
+        self._wide = scale.double()
         self.rescale(scale)
 
     def rescale(self, scale: Scale) -> None:
@@ -124,7 +125,7 @@ class Resolved:
         """
         try:
             with preserved_rng():
-                step = self._scale(self._random(self._seen.dim))
+                step = self._wide(self._random(self._seen.dim))
                 flat, here = self._linear.kernel(step) * _AHEAD, self._seen.center
                 moved = self._outputs.residual(here + flat) + self._outputs.residual(here - flat)
                 size = float(moved.norm())

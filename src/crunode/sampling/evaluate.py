@@ -38,6 +38,7 @@ class Evaluator:
         paired: The losses at the center are given; otherwise they are computed.
         compiled: Compile with `torch.compile` in place of recording.
         overwrite: A gradient may be overwritten by the next one.
+        halved: On a GPU, large products may be computed in half precision, in three parts.
 
     Attributes:
         template: A batch, for the structure to put tensors back into.
@@ -55,8 +56,9 @@ class Evaluator:
         paired: bool,
         compiled: bool = False,
         overwrite: bool = False,
+        halved: bool = False,
     ) -> None:
-        self.overwrite = overwrite
+        self.overwrite, self.halved = overwrite, halved
         self.land, self.nbeta, self.layout = land, nbeta, layout
         self.shared, self.paired, self.compiled = shared, paired, compiled
         self.template = next(iter(land.data.passes(land.data.rows)))
@@ -131,7 +133,14 @@ class Evaluator:
             arranged = [w, *self._arranged(tensors)]
             sparse = {1 + k: most for k, most in sparse_tensors(tensors, leaves(self.template)).items()}
             replay = record(
-                self._plain, w, *tensors, narrow=narrow, strided=arranged, sparse=sparse, overwrite=self.overwrite
+                self._plain,
+                w,
+                *tensors,
+                narrow=narrow,
+                strided=arranged,
+                sparse=sparse,
+                overwrite=self.overwrite,
+                halved=self.halved and w.device.type == "cuda",
             )
             if not self._agrees(replay, w, tensors):
                 self.why = "replayed operations give another result"

@@ -17,6 +17,7 @@ import torch
 from torch import Tensor, fx
 from torch.utils._pytree import tree_leaves, tree_map_only
 
+from crunode.sampling.replay import halves
 from crunode.sampling.replay.calls import Call, Recorder, Untapeable, written_by
 from crunode.sampling.replay.memory import filling, memory, smallest, storage, trailing, viewable
 from crunode.sampling.replay.sparse import SparseProducts
@@ -44,6 +45,7 @@ def record(
     strided: Sequence[Tensor] = (),
     sparse: Mapping[int, int] | None = None,
     overwrite: bool = False,
+    halved: bool = False,
 ) -> Callable[..., tuple[Tensor, ...]]:
     """A function equal to `fn` for tensors of the same shapes and dtypes, that runs its tensor operations alone.
 
@@ -57,6 +59,7 @@ def record(
         sparse: Inputs of whose entries most are zero, by number, with the most non-zero ones in a row: products with
             these are computed over the non-zero entries where that is faster.
         overwrite: The first result is overwritten by the next call, which spares memory from being taken anew.
+        halved: Large products are computed in half precision, in three parts (see `crunode.sampling.replay.halves`).
 
     Raises:
         Untapeable: The operations depend on values (branches, `.item()`, masks), are random, or change their inputs.
@@ -70,7 +73,7 @@ def record(
     with torch.no_grad(), recorder:
         out = fn(*inputs)
     with torch.no_grad():
-        writer = _Writer(inputs, strided or inputs, recorder.calls, narrow, sparse or {})
+        writer = _Writer(inputs, strided or inputs, recorder.calls, narrow, sparse or {}, halved)
         module = writer.write(out)
         if writer.written:
             replay: Callable[..., tuple[Tensor, ...]] = module.forward
@@ -100,7 +103,10 @@ class _Writer:
         calls: list[Call],
         narrow: int,
         sparse: Mapping[int, int],
+        halved: bool,
     ) -> None:
+        self.halved = halved
+        self.halves: dict[Any, tuple[_Value, _Value]] = {}
         self.graph, self.root, self.calls, self.narrow = fx.Graph(), torch.nn.Module(), calls, narrow
         self.values: dict[int, _Value] = {}
         self.views: dict[Any, _Value] = {}
@@ -143,7 +149,7 @@ class _Writer:
             return
         if safe and (self._scaled(func, args, result) or self._by_class(func, args, result)):
             return
-        if safe and self._sparse(func, args, kwargs, result):
+        if safe and (self._sparse(func, args, kwargs, result) or self._in_halves(func, args, kwargs, result)):
             return
         mapped = tree_map_only(Tensor, self._of, (args, kwargs))
         if not isinstance(result, Tensor):
@@ -247,6 +253,35 @@ class _Writer:
         made = self._emit(product, (a, b, self._of(scratch)))
         self._keep(result, self._emit(torch.add, (made, bias[0])) if bias else made)
         return True
+
+    def _in_halves(self, func: Any, args: Any, kwargs: Any, result: Tensor) -> bool:
+        """Compute a large product as three in half precision."""
+        if not self.halved or kwargs or func not in (_ATEN.mm.default, _ATEN.addmm.default):
+            return False
+        if not halves.pays(*args[-2:]) or any(storage(tensor) in self.written for tensor in args):
+            return False
+        *bias, a, b = (self._of(tensor) for tensor in args)
+        made = self._emit(halves.product, (*self._halves_of(a), *self._halves_of(b), *result.shape))
+        self._keep(result, self._emit(torch.add, (made, bias[0])) if bias else made)
+        return True
+
+    def _halves_of(self, value: _Value) -> tuple[_Value, _Value]:
+        """The halves of a matrix and its largest entry; a matrix and its transpose are taken apart once."""
+        if not value.tensor.is_contiguous() and value.tensor.T.is_contiguous():
+            parts, size = self._halves_of(self._once(torch.transpose, value, 0, 1))
+            return self._once(torch.transpose, parts, 1, 2), size
+        key = memory(value.tensor)
+        if key not in self.halves:
+            size = self._once(halves.largest, value)
+            self.halves[key] = self._once(halves.halved, value, size), size
+        return self.halves[key]
+
+    def _once(self, target: Any, value: _Value, *others: Any) -> _Value:
+        """An operation that is done here where it is one on a constant."""
+        if not value.constant:
+            return self._emit(target, (value, *others))
+        tensors = [other.tensor if isinstance(other, _Value) else other for other in others]
+        return _Value(target(value.tensor, *tensors), None, constant=True)
 
     def _is_narrow(self, result: Tensor) -> bool:
         """True when a product is faster in transposed order: its rows are short, or fill vector registers badly."""

@@ -1,0 +1,104 @@
+"""Products of matrices in single precision, each as three products in half precision.
+
+Units for products of half-precision matrices, with sums in single precision, are more than ten times as fast on a GPU
+as those for single precision. With x = s (h + l), h and l in half precision, 22 of the 24 bits are kept, and
+ab = s s' (hh' + hl' + lh') misses ll' alone, of the size of what rounding misses anyway. Such units cut sums off rather
+than round them, so that a product is smaller by a few parts in a million.
+
+References:
+    Ootomo & Yokota 2022 (single-precision products from half-precision units); Markidis et al. 2018.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+
+import torch
+from torch import Tensor
+
+__all__ = ["halved", "largest", "pays", "product"]
+
+# What the largest entry becomes: far from where half precision ends on either side.
+_LARGEST = 4096.0
+# Products with a shorter side than this are limited by memory; sides are filled up to multiples of the other.
+_SHORTEST, _EVEN = 256, 8
+
+
+def pays(a: Tensor, b: Tensor) -> bool:
+    """Whether a product of two matrices is worth while in halves: all sides are long.
+
+    Example:
+        >>> pays(torch.ones(300, 300), torch.ones(300, 300)), pays(torch.ones(300, 300), torch.ones(300, 2))
+        (True, False)
+    """
+    if not _are_there(a.device.type):
+        return False
+    single = a.dtype == b.dtype == torch.float32
+    return single and a.ndim == b.ndim == 2 and min(*a.shape, *b.shape) >= _SHORTEST
+
+
+def largest(x: Tensor) -> Tensor:
+    """The size of the largest entry, or a little more than nothing."""
+    return torch.linalg.vector_norm(x, torch.inf).clamp(min=1e-30)
+
+
+def halved(x: Tensor, size: Tensor) -> Tensor:
+    """The parts h and l of a matrix, one after the other, with sides filled up with zeros.
+
+    Args:
+        x: The matrix.
+        size: Its largest entry.
+
+    Example:
+        >>> x = torch.tensor([[1.0, 1 / 3]])
+        >>> parts = halved(x, largest(x))
+        >>> parts.shape, bool((parts.float().sum(0)[:1, :2] / 4096 - x).abs().max() < 1e-7)
+        (torch.Size([2, 8, 8]), True)
+    """
+    rows, columns = x.shape
+    parts = x.new_zeros((2, _filled(rows), _filled(columns)), dtype=torch.float16)
+    high, low = parts[0, :rows, :columns], parts[1, :rows, :columns]
+    scaled = x * (_LARGEST / size)
+    high.copy_(scaled)
+    low.copy_(scaled.sub_(high))
+    return parts
+
+
+def product(a: Tensor, a_size: Tensor, b: Tensor, b_size: Tensor, rows: int, columns: int) -> Tensor:
+    """The product of two matrices of which these are the halves.
+
+    Args:
+        a: The halves of the first.
+        a_size: Its largest entry.
+        b: Those of the second.
+        b_size: Its largest entry.
+        rows: Those of the product.
+        columns: And its columns.
+
+    Example:
+        >>> a, b = torch.randn(2, 30, 30, generator=torch.Generator().manual_seed(0))
+        >>> found = product(halved(a, largest(a)), largest(a), halved(b, largest(b)), largest(b), 30, 30)
+        >>> bool((found - a @ b).abs().max() < 1e-5)
+        True
+    """
+    found = _in_single(a[0], b[1]).add_(_in_single(a[1], b[0])).add_(_in_single(a[0], b[0]))
+    return found[:rows, :columns] * (a_size * b_size / _LARGEST**2)
+
+
+@cache
+def _are_there(device: str) -> bool:
+    """Whether products of half-precision matrices can be had in single precision."""
+    few = torch.ones(_EVEN, _EVEN, dtype=torch.float16, device=device)
+    try:
+        return float(_in_single(few, few)[0, 0]) == _EVEN
+    except (RuntimeError, TypeError):  # torch before 2.8, an old device
+        return False
+
+
+def _in_single(a: Tensor, b: Tensor) -> Tensor:
+    """The product of half-precision matrices in single precision."""
+    return torch.mm(a, b, out_dtype=torch.float32) if a.device.type == "cuda" else a.float() @ b.float()
+
+
+def _filled(side: int) -> int:
+    return -(-side // _EVEN) * _EVEN
