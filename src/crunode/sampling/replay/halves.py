@@ -43,7 +43,7 @@ def largest(x: Tensor) -> Tensor:
 
 
 def halved(x: Tensor, size: Tensor) -> Tensor:
-    """The parts h and l of a matrix, one after the other, with sides filled up with zeros.
+    """The parts h and −l of a matrix, one after the other, with sides filled up with zeros.
 
     Args:
         x: The matrix.
@@ -51,16 +51,19 @@ def halved(x: Tensor, size: Tensor) -> Tensor:
 
     Example:
         >>> x = torch.tensor([[1.0, 1 / 3]])
-        >>> parts = halved(x, largest(x))
-        >>> parts.shape, bool((parts.float().sum(0)[:1, :2] / 4096 - x).abs().max() < 1e-7)
-        (torch.Size([2, 8, 8]), True)
+        >>> high, low = halved(x, largest(x)).float()
+        >>> high.shape, bool(((high - low)[:1, :2] / 4096 - x).abs().max() < 1e-7)
+        (torch.Size([8, 8]), True)
     """
     rows, columns = x.shape
-    parts = x.new_zeros((2, _filled(rows), _filled(columns)), dtype=torch.float16)
+    parts = x.new_empty((2, _filled(rows), _filled(columns)), dtype=torch.float16)
+    for rest in (parts[:, rows:], parts[:, :, columns:]):
+        if rest.numel():
+            rest.zero_()
     high, low = parts[0, :rows, :columns], parts[1, :rows, :columns]
-    scaled = x * (_LARGEST / size)
-    high.copy_(scaled)
-    low.copy_(scaled.sub_(high))
+    scale = _LARGEST / size
+    torch.mul(x, scale, out=high)
+    torch.addcmul(high, x, scale, value=-1, out=low)
     return parts
 
 
@@ -81,23 +84,32 @@ def product(a: Tensor, a_size: Tensor, b: Tensor, b_size: Tensor, rows: int, col
         >>> bool((found - a @ b).abs().max() < 1e-5)
         True
     """
-    found = _in_single(a[0], b[1]).add_(_in_single(a[1], b[0])).add_(_in_single(a[0], b[0]))
+    found = _plus(_plus(_in_single(a[0], b[1]), a[1], b[0]), a[0], b[0], -1)
     return found[:rows, :columns] * (a_size * b_size / _LARGEST**2)
-
-
-@cache
-def _are_there(device: str) -> bool:
-    """Whether products of half-precision matrices can be had in single precision."""
-    few = torch.ones(_EVEN, _EVEN, dtype=torch.float16, device=device)
-    try:
-        return float(_in_single(few, few)[0, 0]) == _EVEN
-    except (RuntimeError, TypeError):  # torch before 2.8, an old device
-        return False
 
 
 def _in_single(a: Tensor, b: Tensor) -> Tensor:
     """The product of half-precision matrices in single precision."""
     return torch.mm(a, b, out_dtype=torch.float32) if a.device.type == "cuda" else a.float() @ b.float()
+
+
+def _plus(sums: Tensor, a: Tensor, b: Tensor, factor: int = 1) -> Tensor:
+    """The same, added to a multiple of `sums`, whose memory is used."""
+    if sums.device.type == "cuda":
+        return torch.addmm(sums, a, b, out_dtype=torch.float32, beta=factor, out=sums)
+    return sums.mul_(factor).add_(_in_single(a, b))
+
+
+@cache
+def _are_there(device: str) -> bool:
+    """Whether such products can be had."""
+    x = torch.arange(15.0, device=device).reshape(3, 5) - 4
+    size = largest(x)
+    parts = halved(x, size)
+    try:
+        return torch.equal(product(parts, size, parts.mT, size, 3, 3).round(), x @ x.T)
+    except (RuntimeError, TypeError):  # torch before 2.8, an old device
+        return False
 
 
 def _filled(side: int) -> int:
