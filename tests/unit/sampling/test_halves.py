@@ -9,6 +9,12 @@ from crunode.sampling.replay import halves
 from crunode.sampling.replay.tape import record
 
 
+@pytest.fixture
+def small(monkeypatch):
+    """Products of some hundred rows count as large."""
+    monkeypatch.setattr(halves, "_LARGE", 1 << 22)
+
+
 def by_halves(a, b):
     sizes = halves.largest(a), halves.largest(b)
     return halves.product(
@@ -44,7 +50,7 @@ def gradient(w, x):
         return torch.autograd.grad(out.square().mean(), w)
 
 
-def test_a_recorded_gradient_in_halves(monkeypatch):
+def test_a_recorded_gradient_in_halves(small, monkeypatch):
     chance = torch.Generator().manual_seed(0)
     x = torch.randn(280, 300, generator=chance)
     w = torch.randn(300 * 260 + 260 * 270, generator=chance) / 16
@@ -64,7 +70,7 @@ def test_a_recorded_gradient_in_halves(monkeypatch):
     assert not calls
 
 
-def test_constants_are_taken_apart_when_recording(monkeypatch):
+def test_constants_are_taken_apart_when_recording(small, monkeypatch):
     constant = torch.randn(300, 300, generator=torch.Generator().manual_seed(1))
     calls = []
     halved = halves.halved
@@ -77,7 +83,7 @@ def test_constants_are_taken_apart_when_recording(monkeypatch):
 
 
 @pytest.mark.parametrize(("dtype", "columns"), [(torch.float64, 300), (torch.float32, 4)])
-def test_other_products_are_left_alone(dtype, columns, monkeypatch):
+def test_other_products_are_left_alone(dtype, columns, small, monkeypatch):
     def none(*_):
         raise AssertionError
 
@@ -86,7 +92,7 @@ def test_other_products_are_left_alone(dtype, columns, monkeypatch):
     assert torch.equal(record(lambda x, y: (x @ y,), x, y, halved=True)(x, y)[0], x @ y)
 
 
-def test_matrices_that_change_on_the_way_are_left_alone():
+def test_matrices_that_change_on_the_way_are_left_alone(small):
     def changed(x):
         y = x * 2
         first = y @ x

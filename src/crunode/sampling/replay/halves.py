@@ -20,21 +20,21 @@ __all__ = ["halved", "largest", "pays", "product"]
 
 # What the largest entry becomes: far from where half precision ends on either side.
 _LARGEST = 4096.0
-# Products with a shorter side than this are limited by memory; sides are filled up to multiples of the other.
-_SHORTEST, _EVEN = 256, 8
+# Products of fewer multiply-adds are not worth the passes over memory; sides are filled up to multiples of the other.
+_LARGE, _EVEN = 1 << 31, 8
 
 
 def pays(a: Tensor, b: Tensor) -> bool:
-    """Whether a product of two matrices is worth while in halves: all sides are long.
+    """Whether a product of two matrices is worth while in halves.
 
     Example:
-        >>> pays(torch.ones(300, 300), torch.ones(300, 300)), pays(torch.ones(300, 300), torch.ones(300, 2))
+        >>> x = torch.empty(2000, 2000)
+        >>> pays(x, x), pays(x, x[:, :200])
         (True, False)
     """
-    if not _are_there(a.device.type):
+    if not a.dtype == b.dtype == torch.float32 or not a.ndim == b.ndim == 2:
         return False
-    single = a.dtype == b.dtype == torch.float32
-    return single and a.ndim == b.ndim == 2 and min(*a.shape, *b.shape) >= _SHORTEST
+    return a.numel() * b.shape[1] >= _LARGE and _are_there(a.device.type)
 
 
 def largest(x: Tensor) -> Tensor:
