@@ -179,6 +179,22 @@ def test_a_temperature_that_shows_next_to_nothing_is_an_error(monkeypatch: pytes
     assert "LLC115" in [f.code for f in est.findings]
 
 
+@pytest.mark.parametrize("off", [1.0, 1.1])
+def test_a_level_is_done_again_where_halves_are_too_rough(off: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a GPU: the loss of the chain is held against that in single precision, here `off` times as large."""
+    chain = CooledChain(quadratic(400), 0.1, 1.0, 0, 5000)
+    chain._halved = True
+    exact = CooledChain._excess
+    monkeypatch.setattr(CooledChain, "_excess", lambda self, chart: off * exact(self, chart))
+    t, before = chain.first(), chain.spent
+    level = chain.level(t, first=True)
+    assert level is not None
+    assert abs(level.value - 200) < 5 * level.se  # five standard deviations: a false alarm in 10⁶ seeds
+    assert chain._halved is (off == 1.0)
+    assert (level.steps > 1.5 * 770) is (off != 1.0)  # 770 steps a level
+    assert chain.spent - before == level.steps
+
+
 def test_a_chain_takes_as_many_examples_as_its_layers_are_given_numbers() -> None:
     chain = CooledChain(deep_linear_network((1000, 4, 4), (4, 4)), 0.1, 1.0, 0, 10)
     assert chain.examples == 1250
