@@ -118,7 +118,9 @@ class CooledChain:
         """Take that many examples, and as many others to check by."""
         self.examples = examples
         self._chart = _Chart(self._land, self.scale, self._order[:examples])
-        self._others = _Chart(self._land, self.scale, self.others) if len(self.others) else None
+        others = self._order[examples : 2 * examples]
+        enough = len(others) >= max(examples // 2, 1)
+        self._others = _Chart(self._land, self.scale, others) if enough else None
         self._engine = _engine(self._chart, self._seed, self._halved)
         self._move(torch.zeros_like(self._land.center))
 
@@ -130,12 +132,6 @@ class CooledChain:
     def index(self) -> Tensor:
         """Which examples are in use, ascending."""
         return self._order[: self.examples].sort().values
-
-    @property
-    def others(self) -> Tensor:
-        """As many others, ascending; none where there are not half as many."""
-        found = self._order[self.examples : 2 * self.examples]
-        return found.sort().values if len(found) >= max(self.examples // 2, 1) else found[:0]
 
     @property
     def moved(self) -> Tensor:

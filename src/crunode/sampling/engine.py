@@ -35,8 +35,8 @@ class Engine:
         layout: "batched" (all chains as one `torch.func.vmap`) or "sequential" (a single chain, without it).
         compiled: Compile the gradient with `torch.compile`.
         overwrite: A gradient may be overwritten by the next one.
-        halved: On a GPU, large products may be computed in half precision, in three parts, which is several times as
-            fast and off by a few parts in a million.
+        halved: Large products are computed in half precision, in three parts, where the gradient is recorded: on a GPU
+            several times as fast, and off by a few parts in a million.
         control: Take the noise that minibatch gradients have at the center away (see `ControlledBatches`).
         each: The landscape of each chain, where they differ in data and center: the same model on other examples, as
             many for all. The posterior's landscape then stands for the model alone.

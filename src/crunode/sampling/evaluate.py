@@ -39,7 +39,7 @@ class Evaluator:
         paired: The losses at the center are given; otherwise they are computed.
         compiled: Compile with `torch.compile` in place of recording.
         overwrite: A gradient may be overwritten by the next one.
-        halved: On a GPU, large products may be computed in half precision, in three parts.
+        halved: Large products are computed in half precision, in three parts, where the step is recorded.
 
     Attributes:
         template: A batch, for the structure to put tensors back into.
@@ -147,7 +147,7 @@ class Evaluator:
             if not self._agrees(replay, self._plain, w, tensors):
                 self.why = "replayed operations give another result"
                 return None
-            if self.halved and w.device.type == "cuda":  # the same operations, so that they need no other check
+            if self.halved:  # the same operations, so that they need no other check
                 replay = taped(halved=True)
         except (Untapeable, RuntimeError) as error:
             self.why = f"{type(error).__name__}: {str(error).splitlines()[0][:200]}"

@@ -4,7 +4,11 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import nn
 
+from crunode.core.landscape import Landscape
+from crunode.sampling.engine import Engine
+from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.replay import halves
 from crunode.sampling.replay.tape import record
 
@@ -80,6 +84,32 @@ def test_constants_are_taken_apart_when_recording(small, monkeypatch):
     x = torch.randn(300, 300, generator=torch.Generator().manual_seed(2))
     assert torch.allclose(replay(x)[0], x @ constant + x @ constant.T, atol=1e-3)
     assert len(calls) == 1
+
+
+def test_a_product_of_constants_is_one_itself(small, monkeypatch):
+    constant = torch.randn(300, 300, generator=torch.Generator().manual_seed(1))
+    calls = []
+    product = halves.product
+    monkeypatch.setattr(halves, "product", lambda *given: calls.append(given) or product(*given))
+    replay = record(lambda x: (x + constant @ constant,), torch.ones(300, 300), halved=True)
+    assert torch.allclose(replay(torch.zeros(300, 300))[0], constant @ constant, atol=1e-3)
+    assert not calls
+
+
+def test_a_chain_may_ask_for_halves(small):
+    chance = torch.Generator().manual_seed(4)
+    net = nn.Sequential(nn.Linear(300, 300, bias=False), nn.Linear(300, 300, bias=False))
+    x = torch.randn(300, 300, generator=chance)
+    land = Landscape(net, (x, torch.zeros(300, 300)), "gaussian")
+    w = land.center + 0.1 * torch.randn(land.dim, generator=chance)
+    found = []
+    for halved in (False, True):
+        posterior = Posterior(land, 1.0, Gaussian(1.0))
+        engine = Engine(posterior, [0], torch.ones(1), seed=0, batch=None, layout="sequential", halved=halved)
+        found.append(engine.likelihood(w[None])[0])
+        assert not engine.why_not_replayed
+    off = float((found[0] - found[1]).norm() / found[0].norm())
+    assert 0 < off < 1e-4
 
 
 @pytest.mark.parametrize(("dtype", "columns"), [(torch.float64, 300), (torch.float32, 4)])

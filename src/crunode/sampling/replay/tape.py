@@ -261,6 +261,8 @@ class _Writer:
         if not halves.pays(*args[-2:]) or any(storage(tensor) in self.written for tensor in args):
             return False
         *bias, a, b = (self._of(tensor) for tensor in args)
+        if a.constant and b.constant:  # so is the product
+            return False
         made = self._emit(halves.product, (*self._halves_of(a), *self._halves_of(b), *result.shape))
         self._keep(result, self._emit(torch.add, (made, bias[0])) if bias else made)
         return True
