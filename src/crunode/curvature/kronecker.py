@@ -19,7 +19,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-__all__ = ["Kronecker", "Whitening"]
+__all__ = ["Factors", "Kronecker", "Moments", "Whitening"]
 
 # The longest side whose second moments are taken.
 _LONGEST = 4096
@@ -35,6 +35,7 @@ class Kronecker:
     Args:
         shapes: Shapes of the tensors that lie one after another in the flat vector of weights.
         gradient: Gives the gradient of another random combination of the outputs.
+        fewest: How many to take at least.
 
     Attributes:
         gradients: How many were taken.
@@ -50,9 +51,9 @@ class Kronecker:
         (True, True)
     """
 
-    def __init__(self, shapes: Sequence[Sequence[int]], gradient: Callable[[], Tensor]) -> None:
+    def __init__(self, shapes: Sequence[Sequence[int]], gradient: Callable[[], Tensor], fewest: int = _FEWEST) -> None:
         self._begin(shapes)
-        self.gradients, wanted = 0, _FEWEST
+        self.gradients, wanted = 0, fewest
         open_ = self._moments
         while self.gradients < wanted:
             parts = dict(zip(map(id, self._moments), gradient().split(self._sizes), strict=True))
@@ -79,7 +80,10 @@ class Kronecker:
     def _begin(self, shapes: Sequence[Sequence[int]]) -> None:
         self._shapes = [(s[0], math.prod(s[1:])) if len(s) > 1 else (math.prod(s), 1) for s in shapes]
         self._sizes = [a * b for a, b in self._shapes]
-        self._moments = [_Moments(shape) for shape in self._shapes]
+        self._moments = self._gathered()
+
+    def _gathered(self) -> Sequence[Moments]:
+        return [Moments(shape) for shape in self._shapes]
 
     def _finish(self) -> None:
         self._parts = [moment.factors() for moment in self._moments]
@@ -114,7 +118,7 @@ class Kronecker:
         axes = [(left, right) for left, _, right, _ in self._parts]
         return Whitening(tuple(self._shapes), torch.cat(gains), tuple(axes))
 
-    def _each(self, vector: Tensor) -> list[tuple[Tensor, tuple[int, int], _Factors]]:
+    def _each(self, vector: Tensor) -> list[tuple[Tensor, tuple[int, int], Factors]]:
         return list(zip(vector.split(self._sizes, dim=-1), self._shapes, self._parts, strict=True))
 
 
@@ -169,25 +173,35 @@ def _cast(tensor: Tensor | None, dtype: torch.dtype) -> Tensor | None:
 
 
 # Axes and eigenvalues of the left side, and of the right.
-_Factors = tuple[Tensor | None, Tensor, Tensor | None, Tensor]
+Factors = tuple[Tensor | None, Tensor, Tensor | None, Tensor]
 
 
-class _Moments:
+class Moments:
     """Second moments of gradients of one tensor."""
 
     def __init__(self, shape: tuple[int, int]) -> None:
-        self._shape, self._count, self._size = shape, 0, torch.zeros((), dtype=torch.float64)
+        self.shape, self.count, self._size = shape, 0, torch.zeros((), dtype=torch.float64)
         self._sums: list[Tensor | None] = [None, None]
         self._few = [False, False]
         self._sides: list[tuple[Tensor, Tensor] | None] | None = None
 
+    @property
+    def measured(self) -> bool:
+        """Whether both sides are."""
+        return min(self.shape) > 1 and max(self.shape) <= _LONGEST
+
+    def forget(self) -> None:
+        """Give up the memory that moments take."""
+        self._sums, self._sides = [None, None], None
+
     def add(self, gradient: Tensor) -> None:
-        block = gradient.reshape(self._shape)
+        """One more."""
+        block = gradient.reshape(self.shape)
         self._size = block.square().sum() + self._size.to(block.device)
-        self._count, self._sides = self._count + 1, None
-        if min(self._shape) == 1:
+        self.count, self._sides = self.count + 1, None
+        if min(self.shape) == 1:
             return
-        for side, length in enumerate(self._shape):
+        for side, length in enumerate(self.shape):
             if length <= _LONGEST:
                 product = block.T @ block if side else block @ block.T
                 last = self._sums[side]
@@ -196,11 +210,11 @@ class _Moments:
     def add_rows(self, gradients: Tensor) -> None:
         """All of the given ones."""
         self._size = gradients.square().sum()
-        self._count = len(gradients)
-        if min(self._shape) == 1:
+        self.count = len(gradients)
+        if min(self.shape) == 1:
             return
-        blocks = gradients.reshape(len(gradients), *self._shape)
-        for side, length in enumerate(self._shape):
+        blocks = gradients.reshape(len(gradients), *self.shape)
+        for side, length in enumerate(self.shape):
             if length <= _LONGEST:
                 flat = blocks.movedim(1 + side, 0).reshape(length, -1)
                 self._sums[side] = flat @ flat.T
@@ -217,15 +231,15 @@ class _Moments:
             return [False, False]
         ranks = [
             length if side is None else int((side[0] > _ROUNDING * side[0][-1]).sum())
-            for side, length in zip(self._turned(), self._shape, strict=True)
+            for side, length in zip(self._turned(), self.shape, strict=True)
         ]
-        self._few = [self._count * ranks[1] < _EACH * ranks[0], self._count * ranks[0] < _EACH * ranks[1]]
+        self._few = [self.count * ranks[1] < _EACH * ranks[0], self.count * ranks[0] < _EACH * ranks[1]]
         return self._few
 
-    def factors(self) -> _Factors:
+    def factors(self) -> Factors:
         """Eigenvectors of both sides with eigenvalues whose products are those of K."""
         sides: list[tuple[Tensor | None, Tensor]] = []
-        for side, length, few in zip(self._turned(), self._shape, self._few, strict=True):
+        for side, length, few in zip(self._turned(), self.shape, self._few, strict=True):
             if side is None:
                 sides.append((None, torch.full_like(self._size, 1 / length).expand(length)))
                 continue
@@ -233,4 +247,4 @@ class _Moments:
             values = values / values.sum().clamp(min=1e-300)
             sides.append((side[1], values * (1 - _MIXED) + _MIXED / length if few else values))
         (axes, left), (others, right) = sides
-        return axes, left * (self._size / max(self._count, 1)), others, right
+        return axes, left * (self._size / max(self.count, 1)), others, right

@@ -51,9 +51,12 @@ class KrylovMap(OutputMap):
     flat = 1e-13
     chords = 0
 
-    def __init__(self, seen: Evaluation, examples: Tensor, exact: bool = False) -> None:
+    def __init__(
+        self, seen: Evaluation, examples: Tensor, exact: bool = False, scaling: type[Kronecker] = Kronecker
+    ) -> None:
         super().__init__(seen, examples)
         self.exact, self._given = exact, examples  # by matrices at the end
+        self.scaling = scaling
         self._last: tuple[Tensor, Krylov] | None = None
 
     def dense(self, w: Tensor) -> Dense:
@@ -130,7 +133,7 @@ class Krylov:
         """What B is made from."""
         if self._scaling is None:
             shapes = self._map.seen.landscape.packing.shapes
-            self._scaling = Kronecker(shapes, lambda: self.back(self._random(self._map.rows)))
+            self._scaling = self._map.scaling(shapes, lambda: self.back(self._random(self._map.rows)))
         return self._scaling
 
     def _random(self, size: int) -> Tensor:

@@ -3,8 +3,10 @@
 Without label noise the temperature is free: λ̂ at falling temperatures rises to λ (`crunode.estimators.cooled_chain`).
 What is missing at the last level is told in two ways. At the center, the share of the rank of the Jacobian that the
 same temperature shows can be computed (`crunode.estimators.resolved`), and for the directions that the center has that
-is all. What belongs to other directions, that only show away from it, is extrapolated from level to level: increments
-as a geometric series, and all by laws in powers and logarithms of t.
+is all. What belongs to other directions, that only show away from it, is bounded from above by the rank at a point of
+the valley that steps from where the chain ended lead to (`crunode.estimators.closing`), and from below by λ̂. Where
+there is no such point it is extrapolated from level to level: increments as a geometric series, and all by laws in
+powers and logarithms of t.
 
 References:
     Lau et al. 2023 (networks of up to 1e8 parameters).
@@ -15,11 +17,12 @@ from __future__ import annotations
 import contextlib
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 
 from crunode.core.landscape import Landscape
 from crunode.core.result import Estimate, Finding, provenance
 from crunode.curvature.jacobian import NoOutputs
+from crunode.estimators.closing import Closed, Closing
 from crunode.estimators.cooled_chain import FACTOR, MOVES, STEP, CooledChain, Level
 from crunode.estimators.extrapolate import extrapolate
 from crunode.estimators.resolved import SMOOTH, Resolved
@@ -45,6 +48,12 @@ _ASTRAY = 0.2
 # Directions that only show away from the center, and are known to be there, add this much where none of them shows yet;
 # where some do, as many again and more.
 _HIDDEN, _UNSEEN = 0.1, 3.0
+# The valley is looked for after so many levels, if so many gradients are left. The rank there is above the least by
+# this part of what no level has shown, and at most by this part of itself; that is in doubt, and this much in any case.
+_CLOSE, _ENOUGH = 2, 3000
+_OVER, _MORE, _TYPICAL = 0.2, 0.03, 0.015
+# A point of the valley that has less than this part of λ̂ is on another one.
+_FAR = 0.95
 # What part of what was added is in doubt: where the rank tells it, and where a series does. All of it is for directions
 # that the center does not have.
 _TENTH, _HALF = 0.1, 0.5
@@ -118,6 +127,8 @@ class _Run:
     levels: list[Level] = field(default_factory=list)
     measure: _Measure | None = None
     answer: _Answer | None = None
+    valley: Closed | None = None
+    sought: bool = False
 
     @property
     def astray(self) -> bool:
@@ -142,11 +153,30 @@ def _cooled(land: Landscape, share: float, reach: float, seed: int, most: int, h
             break
         run.levels.append(level)
         run.measure.add(level)
-        run.answer = _answer(run.levels, run.measure)
+        run.answer = _answered(run)
+        if run.answer is not None and run.answer.hidden and len(run.levels) >= _CLOSE and not run.astray:
+            _close(land, run, share, seed)
         if run.astray or (run.answer is not None and run.answer.enough):
             break
         t *= FACTOR
     return run
+
+
+def _close(land: Landscape, run: _Run, share: float, seed: int) -> None:
+    """Look for the valley, once, and answer by that."""
+    chain, left = run.chain, run.chain.most - run.chain.spent
+    if run.sought or left < _ENOUGH:
+        return
+    run.sought = True
+    try:
+        closing = Closing(land, chain.index, share, seed)
+    except NoOutputs:
+        return
+    with contextlib.suppress(NoOutputs):
+        run.valley = closing.close(chain.moved, run.levels[-1].value, left)
+    chain.spent += closing.gradients
+    chain.seen += closing.gradients * chain.examples
+    run.answer = _answered(run)
 
 
 class _Measure:
@@ -218,6 +248,7 @@ class _Answer:
     value: float
     terms: dict[str, float]
     enough: bool
+    hidden: bool = False
 
 
 def _answer(levels: Sequence[Level], measure: _Measure) -> _Answer | None:
@@ -245,9 +276,10 @@ def _answer(levels: Sequence[Level], measure: _Measure) -> _Answer | None:
         # chain that sees less has left for where there is less.
         value, before = max(last / share, known), max(levels[-2].value / earlier, known)
         terms = {"temperature": _TENTH * abs(value - last), "center": value * doubt / share, "law": abs(value - before)}
-        if measure.singular:
+        hidden = measure.singular
+        if hidden:
             terms["hidden"] = max(_HIDDEN * value, _UNSEEN * max(more, others[-1].se))
-        return _Answer(value, _and_steps(terms, value), not measure.singular and share >= 1 - _NEARLY)
+        return _Answer(value, _and_steps(terms, value), not hidden and share >= 1 - _NEARLY, hidden)
     # With two levels there is no telling how increments go on: as much again, give or take that.
     rest = max(more - others[-2].value, 0.0)
     limit, law = (more + rest, rest) if few else extrapolated(others)
@@ -255,7 +287,29 @@ def _answer(levels: Sequence[Level], measure: _Measure) -> _Answer | None:
     limit, law = max(limit, more / share), math.hypot(law, max(more / share - limit, 0.0) / 2)
     value = known + limit
     terms = {"temperature": limit - more, "law": law, "center": known * doubt, "reach": _ASTRAY * limit}
-    return _Answer(value, _and_steps(terms, value), not few and abs(value - last) <= _SMALL * last)
+    return _Answer(value, _and_steps(terms, value), not few and abs(value - last) <= _SMALL * last, hidden=True)
+
+
+def _answered(run: _Run) -> _Answer | None:
+    """What the levels and a point of the valley lead to, each counted by how certain it is."""
+    assert run.measure is not None
+    alone, valley, last = _answer(run.levels, run.measure), run.valley, run.levels[-1].value
+    if alone is None or valley is None or run.measure.center is None:
+        return alone
+    known, upper = run.measure.center.rank / 2, valley.rank / 2
+    if upper < max(_FAR * last, known - valley.error - run.measure.center.error):
+        return alone
+    over = min(_OVER * max(upper - last, 0.0), _MORE * upper)
+    terms = {"pieces": math.hypot(over, _TYPICAL * upper), "rank": valley.error / 2}
+    others = {name: term for name, term in alone.terms.items() if name not in ("reach", "discretisation")}
+    doubts = [math.hypot(*parts.values()) for parts in (terms, others)]
+    share = doubts[1] ** 2 / (doubts[0] ** 2 + doubts[1] ** 2)
+    value = share * (upper - over) + (1 - share) * alone.value
+    terms = {name: share * term for name, term in terms.items()}
+    terms |= {name: (1 - share) * term for name, term in others.items()}
+    enough = math.hypot(*terms.values()) <= _SMALL * value
+    terms["reach"] = _ASTRAY * max(value - known, 0.0)
+    return _Answer(value, _and_steps(terms, value), enough, hidden=True)
 
 
 def _and_steps(terms: dict[str, float], value: float) -> dict[str, float]:
@@ -278,7 +332,7 @@ def _estimate(land: Landscape, run: _Run, seed: int, moves: tuple[float, float])
         if run.astray:
             fall = f"from {levels[-2].value:.4g} to {levels[-1].value:.4g} at the last of {len(levels)} levels"
             findings.append(Finding.of("LLC120", f"{fall}, {chain.spent} gradients"))
-        if measure is not None and measure.shares and measure.shares[-1][0] < _FEW:
+        if run.valley is None and measure is not None and measure.shares and measure.shares[-1][0] < _FEW:
             seen = f"{measure.shares[-1][0]:.0%} of the rank at the center at the last of {len(levels)} levels"
             findings.append(Finding.of("LLC115", f"{seen}, {chain.spent} gradients"))
         findings.append(Finding.of("LLC114", f"{levels[-1].value:.4g} at the last of {len(levels)}, {rest:+.2g} added"))
@@ -310,6 +364,7 @@ def _estimate(land: Landscape, run: _Run, seed: int, moves: tuple[float, float])
         diagnostics={
             "levels": rows,
             "center_rank": None if measure is None else measure.summary(),
+            "valley": None if run.valley is None else asdict(run.valley),
             "examples": chain.examples,
             "cost": {"gradients": float(chain.spent), "examples": float(chain.seen)},
         },

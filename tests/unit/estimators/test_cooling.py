@@ -11,7 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crunode.core.landscape import Landscape
+from crunode.curvature.jacobian import NoOutputs
 from crunode.estimators import coefficient, cooling
+from crunode.estimators.closing import Closing
 from crunode.estimators.coefficient import llc
 from crunode.estimators.cooled_chain import CooledChain, Level
 from crunode.estimators.cooling import cooled_estimate, extrapolated
@@ -134,14 +136,28 @@ def test_at_a_smooth_point_the_rank_is_the_answer_however_far_the_chain_gets() -
     assert all(0 < level["share"] <= 1 for level in est.diagnostics["levels"])
 
 
-def test_at_a_singular_point_chains_go_on_until_what_is_hidden_shows() -> None:
+def test_at_a_singular_point_the_valley_bounds_what_is_hidden() -> None:
     land = deep_linear_network((40, 30, 35, 50), (30, 8, 8))
     est = cooled_estimate(land, seed=2, budget=16_000)
-    levels, center = est.diagnostics["levels"], est.diagnostics["center_rank"]
-    assert len(levels) >= 3
+    levels, center, valley = (est.diagnostics[name] for name in ("levels", "center_rank", "valley"))
     # More shows than the center has, so that it need not be asked whether there is more.
     assert levels[-1]["value"] > 1.05 * center["rank"] / 2
     assert "bent" not in center
+    local = float(exact_linear((40, 30, 35, 50), (30, 8, 8))[0].value)
+    assert levels[-1]["value"] < est.value < valley["rank"] / 2
+    assert abs(est.value / local - 1) < 0.05
+    assert abs(est.value - local) < 3 * est.error
+
+
+def not_reached(self: Closing, *_: object) -> None:
+    raise NoOutputs("the rank in the valley is 900 ± 200")
+
+
+def test_chains_go_on_where_the_valley_is_not_reached(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Closing, "close", not_reached)
+    est = cooled_estimate(deep_linear_network((40, 30, 35, 50), (30, 8, 8)), seed=2, budget=16_000)
+    assert len(est.diagnostics["levels"]) >= 3
+    assert est.diagnostics["valley"] is None
     local = float(exact_linear((40, 30, 35, 50), (30, 8, 8))[0].value)
     assert abs(est.value - local) < 3 * est.error
 
@@ -174,6 +190,7 @@ def test_directions_that_are_known_to_be_there_and_do_not_show_are_in_the_error(
 
 def test_a_temperature_that_shows_next_to_nothing_is_an_error(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("crunode.estimators.cooling._FEW", 1.1)
+    monkeypatch.setattr(Closing, "close", not_reached)
     est = cooled_estimate(deep_linear_network((40, 30, 35, 50), (30, 8, 8)), seed=2, budget=8000)
     assert not est.ok
     assert "LLC115" in [f.code for f in est.findings]
