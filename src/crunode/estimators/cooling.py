@@ -51,7 +51,7 @@ _HIDDEN, _UNSEEN = 0.1, 3.0
 # The valley is looked for after so many levels, if so many gradients are left. The rank there is above the least by
 # this part of what no level has shown, and at most by this part of itself; that is in doubt, and this much in any case.
 _CLOSE, _ENOUGH = 2, 3000
-_OVER, _MORE, _TYPICAL = 0.2, 0.03, 0.015
+_OVER, _MORE, _TYPICAL = 0.1, 0.02, 0.015
 # A point of the valley that has less than this part of λ̂ is on another one.
 _FAR = 0.95
 # What part of what was added is in doubt: where the rank tells it, and where a series does. All of it is for directions
@@ -245,10 +245,21 @@ class _Measure:
 
 @dataclass(frozen=True)
 class _Answer:
+    """What there is to say.
+
+    Attributes:
+        value: λ.
+        terms: Parts of its error.
+        enough: Further levels would not change much.
+        hidden: There are directions that only show away from the center.
+        followed: Increments of these were followed over three levels or more.
+    """
+
     value: float
     terms: dict[str, float]
     enough: bool
     hidden: bool = False
+    followed: bool = False
 
 
 def _answer(levels: Sequence[Level], measure: _Measure) -> _Answer | None:
@@ -287,11 +298,16 @@ def _answer(levels: Sequence[Level], measure: _Measure) -> _Answer | None:
     limit, law = max(limit, more / share), math.hypot(law, max(more / share - limit, 0.0) / 2)
     value = known + limit
     terms = {"temperature": limit - more, "law": law, "center": known * doubt, "reach": _ASTRAY * limit}
-    return _Answer(value, _and_steps(terms, value), not few and abs(value - last) <= _SMALL * last, hidden=True)
+    enough = not few and abs(value - last) <= _SMALL * last
+    return _Answer(value, _and_steps(terms, value), enough, hidden=True, followed=not few)
 
 
 def _answered(run: _Run) -> _Answer | None:
-    """What the levels and a point of the valley lead to, each counted by how certain it is."""
+    """What the levels and a point of the valley lead to.
+
+    Levels that were followed count too, each by how certain it is. Fewer of them, or such as show nothing that the
+    center does not have, know nothing of what the valley has.
+    """
     assert run.measure is not None
     alone, valley, last = _answer(run.levels, run.measure), run.valley, run.levels[-1].value
     if alone is None or valley is None or run.measure.center is None:
@@ -300,13 +316,16 @@ def _answered(run: _Run) -> _Answer | None:
     if upper < max(_FAR * last, known - valley.error - run.measure.center.error):
         return alone
     over = min(_OVER * max(upper - last, 0.0), _MORE * upper)
-    terms = {"pieces": math.hypot(over, _TYPICAL * upper), "rank": valley.error / 2}
-    others = {name: term for name, term in alone.terms.items() if name not in ("reach", "discretisation")}
-    doubts = [math.hypot(*parts.values()) for parts in (terms, others)]
-    share = doubts[1] ** 2 / (doubts[0] ** 2 + doubts[1] ** 2)
-    value = share * (upper - over) + (1 - share) * alone.value
-    terms = {name: share * term for name, term in terms.items()}
-    terms |= {name: (1 - share) * term for name, term in others.items()}
+    value, terms = upper - over, {"pieces": math.hypot(over, _TYPICAL * upper), "rank": valley.error / 2}
+    if alone.followed:
+        others = {name: alone.terms[name] for name in ("temperature", "law", "center")}
+        one, other = (math.hypot(*parts.values()) for parts in (terms, others))
+        share = other**2 / (one**2 + other**2)
+        apart = abs(value - alone.value)
+        value = share * value + (1 - share) * alone.value
+        terms = {name: share * term for name, term in terms.items()}
+        terms |= {name: (1 - share) * term for name, term in others.items()}
+        terms["apart"] = max(apart - 2 * math.hypot(one, other), 0.0) / 2
     enough = math.hypot(*terms.values()) <= _SMALL * value
     terms["reach"] = _ASTRAY * max(value - known, 0.0)
     return _Answer(value, _and_steps(terms, value), enough, hidden=True)

@@ -29,18 +29,18 @@ def test_around_a_smooth_point_the_rank_is_that_of_the_center(seed: int) -> None
 
 
 def test_hidden_directions_are_counted() -> None:
-    """The center of 30-20-30 with rank 6 has 324 directions, pieces of the valley p 30 + (26 - p) 30 - p (26 - p)."""
-    land = reduced_rank(30, 20, 30, rank=6)
-    pieces = [30 * 26 - p * (26 - p) for p in range(6, 21)]
-    found = Closing(land, torch.arange(50), 0.1).close(away(land, 0), 300.0)
-    assert min(pieces) - 3 * found.error < found.rank < 1.1 * max(pieces)
-    assert found.rank > 1.5 * 324
+    """The center of 60-20-60 with rank 4 has 464 directions, pieces of the valley p 60 + (24 - p) 60 - p (24 - p)."""
+    land = reduced_rank(60, 20, 60, rank=4)
+    pieces = [60 * 24 - p * (24 - p) for p in range(4, 21)]
+    found = Closing(land, torch.arange(90), 0.1).close(away(land, 0), 650.0)
+    assert min(pieces) - 3 * found.error < found.rank < 1.05 * max(pieces)
+    assert found.rank > 2 * 464
 
 
 def test_the_same_seed_gives_the_same_rank_and_nothing_is_changed() -> None:
-    land = reduced_rank(30, 20, 30, rank=6)
+    land = reduced_rank(60, 20, 60, rank=4)
     center, offset, state = land.center.clone(), away(land, 0), torch.get_rng_state()
-    found = [Closing(land, torch.arange(50), 0.1).close(offset, 300.0) for _ in range(2)]
+    found = [Closing(land, torch.arange(90), 0.1).close(offset, 650.0) for _ in range(2)]
     assert found[0] == found[1]
     assert torch.equal(land.center, center)
     assert torch.equal(torch.get_rng_state(), state)
