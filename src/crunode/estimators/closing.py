@@ -46,8 +46,9 @@ _CG, _TO, _LOOK = 150, 0.03, 10
 _STEPS, _HALVINGS, _FIRST, _LEAVES = 30, 8, 3, 0.8
 # Curvatures that belong to the loss at the end, relative to the largest, and at most: what is real is above.
 _END, _REACHED = 1e-15, 1e-11
-# Coordinates serve until the loss has fallen by this.
-_AGAIN = 10.0
+# Coordinates serve for two steps at first, until the loss has fallen by this; below this curvature that would take more
+# steps than it saves.
+_AGAIN, _EARLY = 50.0, 1e-6
 # Gradients that are held, and the share of free memory that they may take.
 _HELD, _MEMORY = 50, 0.4
 # Passes over the examples that are kept back for the rank, and a rank that is less certain than this is none.
@@ -137,7 +138,7 @@ class Closing:
         with Progress(_STEPS, "steps into the valley") as bar:
             for _ in range(_STEPS):
                 linear = outputs.at(point)
-                if self._even is None or losses[-1] < built / _AGAIN:
+                if self._even is None or least < _EARLY or losses[-1] < built / _AGAIN:
                     self._even, built = self._stiffness(linear), losses[-1]
                 least = losses[-1] / guess * outputs.examples / self._even.top
                 if least <= _END:

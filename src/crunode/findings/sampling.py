@@ -126,8 +126,9 @@ KINDS = [
         "a series in the temperature",
         "info",
         "The network is large and free of label noise: a single chain was cooled down in steps, and what was missing "
-        "at the last temperature was told by the rank at the center, as far as the center has the directions, and "
-        "extrapolated else. How far that may be off is in the systematic error.",
+        "at the last temperature was told by the rank at the center, as far as the center has the directions, and else "
+        "by the rank at a point of the valley below, or extrapolated. How far that may be off is in the systematic "
+        "error.",
         "A larger budget cools further.",
     ),
     FindingKind(

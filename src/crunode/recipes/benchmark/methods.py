@@ -48,7 +48,7 @@ def _crunode(problem: Problem, landscape: Landscape, seed: int, **options: Any) 
         "ok": estimate.ok,
         "findings": [finding.code for finding in estimate.findings],
         **gradient_cost(estimate),
-        **({"levels": estimate.diagnostics["levels"]} if "center_rank" in estimate.diagnostics else {}),
+        **{name: estimate.diagnostics[name] for name in ("levels", "valley") if "center_rank" in estimate.diagnostics},
     }
 
 
