@@ -86,9 +86,10 @@ class _Held(Moments):
     def factors(self) -> Factors:
         blocks, self._blocks = self._blocks, []
         if self.measured:
-            self._last = _alternated(torch.stack(blocks), self._last)
             self.forget()
-            return _turned(torch.stack(blocks), *self._last)
+            stack = torch.stack(blocks)
+            self._last = _alternated(stack, self._last)
+            return _turned(stack, *self._last)
         plain = Moments(self.shape)
         for block in blocks:
             plain.add(block)

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from crunode.core.landscape import Landscape
 from crunode.curvature.jacobian import NoOutputs
 from crunode.estimators import coefficient, cooling
-from crunode.estimators.closing import Closing
+from crunode.estimators.closing import Closed, Closing
 from crunode.estimators.coefficient import llc
 from crunode.estimators.cooled_chain import CooledChain, Level
 from crunode.estimators.cooling import cooled_estimate, extrapolated
@@ -147,6 +147,38 @@ def test_at_a_singular_point_the_valley_bounds_what_is_hidden() -> None:
     assert levels[-1]["value"] < est.value < valley["rank"] / 2
     assert abs(est.value / local - 1) < 0.05
     assert abs(est.value - local) < 3 * est.error
+
+
+def run_of(levels: list[Level], shares: list[tuple[float, float]], rank: float) -> SimpleNamespace:
+    """A chain at a center of rank 1410 that came to these levels, above a point of the valley with that rank."""
+    measure = SimpleNamespace(center=SimpleNamespace(rank=1410.0, error=2.0), shares=shares, singular=True)
+    return SimpleNamespace(levels=levels, measure=measure, valley=Closed(rank, 3.0, 1e-13, 0.1))
+
+
+def test_levels_that_show_nothing_hidden_have_no_say_beside_the_valley() -> None:
+    run = run_of(levels_of([578.0, 709.0], se=1.0), [(0.805, 0.005), (0.948, 0.006)], 2040.0)
+    found = cooling._answered(run)
+    assert found is not None
+    assert 0.98 * 1020 <= found.value <= 1020
+    assert found.terms["reach"] == pytest.approx(0.2 * (found.value - 705))
+    assert {"temperature", "law"}.isdisjoint(found.terms)
+
+
+def test_levels_that_were_followed_count_by_how_certain_they_are() -> None:
+    levels, shares = levels_of([800.0, 940.0, 990.0], se=1.0), [(0.9, 0.002), (0.97, 0.002), (1.0, 0.002)]
+    found = cooling._answered(run_of(levels, shares, 2100.0))
+    alone = cooling._answer(levels, run_of(levels, shares, 2100.0).measure)
+    assert found is not None
+    assert alone is not None
+    assert alone.value < found.value < 1050
+    assert found.terms["pieces"] < 0.025 * 1050
+
+
+def test_a_point_of_another_valley_has_no_say() -> None:
+    levels, shares = levels_of([800.0, 940.0, 990.0], se=1.0), [(0.9, 0.002), (0.97, 0.002), (1.0, 0.002)]
+    for rank in (1300.0, 1800.0):  # less than the center has, less than the chain saw
+        run = run_of(levels, shares, rank)
+        assert cooling._answered(run) == cooling._answer(levels, run.measure)
 
 
 def not_reached(self: Closing, *_: object) -> None:
