@@ -94,7 +94,8 @@ def fit_pareto(excess: Array) -> tuple[float, float]:
     b = grid / (3 * quarter) + 1 / x[-1]
     shapes = np.log1p(-b[:, None] * x).mean(axis=1)
     fit = n * (np.log(-b / shapes) - shapes - 1)
-    weights = 1 / np.exp(fit - fit[:, None]).sum(axis=1)
+    weights = np.exp(fit - fit.max())
+    weights /= weights.sum()
     weights = np.where(weights >= 10 * np.finfo(np.float64).eps, weights, 0.0)
     best = float((b * weights).sum() / weights.sum())
     k = float(np.log1p(-best * x).mean())
