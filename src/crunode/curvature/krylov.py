@@ -4,7 +4,8 @@ The rank of J is the number of eigenvalues of JB(JB)ᵀ that are not zero, for a
 `Kronecker` these lie within some orders of magnitude, and Lanczos steps tell them from zero after some tens. From a
 random vector u of n entries, the squared first entries of the eigenvectors of the tridiagonal matrix are weights at its
 eigenvalues that represent how |u|² is shared among the eigenvectors of JB(JB)ᵀ (Gauss-Radau quadrature, with a node at
-zero), so that n times the weight above a gap estimates the rank r, with standard deviation √(2r(1 − r/n)).
+zero), so that n times the weight above a gap estimates the rank r, with standard deviation √(2r(1 − r/n)). Where that
+is much, r being small, all eigenvalues are worked out (`crunode.curvature.low_rank`).
 
 References:
     Golub & Meurant 2010; Ubaru, Chen & Saad 2017.
@@ -22,6 +23,7 @@ from crunode.core.landscape import Landscape
 from crunode.curvature.captured import captured
 from crunode.curvature.jacobian import Evaluation
 from crunode.curvature.kronecker import Kronecker
+from crunode.curvature.low_rank import low_rank_spectrum
 from crunode.curvature.outputs import Dense, DenseMap, OutputMap, Random
 from crunode.curvature.product_basis import ProductBasis
 
@@ -31,6 +33,9 @@ __all__ = ["Krylov", "KrylovMap"]
 _LIMIT, _NEAR = 1e-3, 10.0
 _LANCZOS, _CHECK, _SETTLED = 240, 10, 1e-3
 _PROBES, _PRECISE = 6, 0.005
+# Vectors up to which all eigenvalues are worked out, where probes would leave more than 2 %, and how many beyond what a
+# probe finds: so many of its errors, and a few.
+_FEW, _SIGMAS, _SPARE = 1000, 3.0, 16
 _SOLVE_STEPS, _SOLVE_TO, _KERNEL_TO = 400, 0.03, 1e-3
 _LOOK = 10
 # Probes for the product basis, and how many where there are so many rows that each counts for many.
@@ -263,8 +268,16 @@ class Krylov:
 
         room = int(_bytes(self._map.seen.landscape) // (8 * side))
         shares, doubts = [], []
-        for _ in range(_PROBES):
+        for probe in range(_PROBES):
             share, doubt = counted_share(product, random(side), room)
+            if probe == 0:
+                spread = math.sqrt(2 * side * share * max(1 - share, 0.0))
+                columns = min(math.ceil(side * share + _SIGMAS * spread) + _SPARE, side)
+                if columns <= min(_FEW, room // 2):
+                    start = torch.stack([random(side) for _ in range(columns)], 1)
+                    count, near = _few(low_rank_spectrum(product, start))
+                    if count <= columns - _SPARE // 2 or columns == side:
+                        return float(count), float(near)
             shares.append(share)
             doubts.append(doubt)
             mean = sum(shares) / len(shares)
@@ -336,8 +349,21 @@ def _above(diagonal: list[float], beside: list[float]) -> tuple[float, float]:
     matrix += torch.diag(off, 1) + torch.diag(off, -1)
     values, axes = torch.linalg.eigh(matrix)
     weights = axes[0].square()
+    return _parted(values, weights)
+
+
+def _few(values: Tensor) -> tuple[int, int]:
+    """How many eigenvalues are above the limit, and how many near it."""
+    if not float(values.max()) > 0:
+        return 0, 0
+    above, near = _parted(values.cpu(), torch.ones(len(values), dtype=torch.float64))
+    return round(above), round(near)
+
+
+def _parted(values: Tensor, weights: Tensor) -> tuple[float, float]:
+    """The weight of values above the limit, and of those near it."""
     # The limit is relative to the geometric mean of what is above it, in which single large eigenvalues count little.
-    limit = _LIMIT * float(values[-1])
+    limit = _LIMIT * float(values.max())
     for _ in range(3):
         counts = values > limit
         limit = _LIMIT * math.exp(float((weights[counts] * values[counts].log()).sum() / weights[counts].sum()))

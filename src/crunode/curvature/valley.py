@@ -342,12 +342,12 @@ class _Walk:
             # Random probes leave none as clear as that, but some with more than their error.
             usual = 2 * min(s.error / max(s.rank, 1.0) for s in self.found)
             self.found = clear or [s for s in self.found if s.error <= usual * max(s.rank, 1.0)]
-        for _ in range(_LOOKS if clear else 0):
+        for _ in range(_LOOKS):
             least = min((s for s in self.found if not s.lost), key=lambda s: s.rank, default=None)
             if least is None or least.nearer >= times:
                 break
             nearer = self._smooth(self._center + (least.point - self._center) * share)
-            if nearer is None or not nearer.clear or nearer.rank < least.rank - 0.5:
+            if nearer is None or (clear and not nearer.clear) or nearer.rank < least.rank - _apart(least, nearer):
                 # A rank that is less is one that is lost in rounding.
                 nearer = replace(least, nearer=times, lost=near > 0 and least.distance > _LOST)
             else:
@@ -377,6 +377,11 @@ class _Smooth:
     @property
     def clear(self) -> bool:
         return self.error <= max(0.5, _CLEAR * self.rank)
+
+
+def _apart(one: _Smooth, other: _Smooth) -> float:
+    """How far ranks have to be from each other to be different ones."""
+    return 0.5 if one.clear and other.clear else max(0.5, 2 * math.hypot(one.error, other.error))
 
 
 def _closed(outputs: OutputMap, point: Tensor, steps: int = _STEPS) -> Tensor | None:

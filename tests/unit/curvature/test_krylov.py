@@ -117,3 +117,35 @@ def test_more_gradients_are_taken_where_a_side_is_long() -> None:
 
     assert Kronecker([(3, 60), (4, 4)], gradient).gradients == 96  # 60 directions from three rows each
     assert Kronecker([(14, 14)], lambda: gradient()).gradients == 12
+
+
+@pytest.mark.parametrize("count", [10, 200])
+def test_a_small_rank_is_counted_exactly(count: int) -> None:
+    torch.manual_seed(4)
+    net = nn.Sequential(nn.Linear(30, 3, bias=False), nn.Linear(3, 12, bias=False)).double()
+    x = torch.randn(200, 30, dtype=torch.float64)
+    seen = Evaluation(Landscape(net, (x, net(x).detach()), "gaussian"))
+    rows = torch.arange(count)
+    exact = DenseMap(seen, rows).at(seen.center).rank(1e-5, 10.0)[0]
+    outputs = KrylovMap(seen, rows)
+    chance = torch.Generator().manual_seed(5)
+    rank, error = outputs.at(seen.center).rank(
+        1e-5, 10.0, lambda size: torch.randn(size, generator=chance, dtype=torch.float64)
+    )
+    assert rank == exact == (min(count, 30) + 12 - 3) * 3
+    assert error == 0
+
+
+def test_a_rank_that_is_not_small_is_known_within_its_error() -> None:
+    torch.manual_seed(6)
+    net = nn.Sequential(nn.Linear(40, 34, bias=False), nn.Linear(34, 60, bias=False)).double()
+    x = torch.randn(80, 40, dtype=torch.float64)
+    seen = Evaluation(Landscape(net, (x, net(x).detach()), "gaussian"))
+    outputs = KrylovMap(seen, torch.arange(80))
+    chance = torch.Generator().manual_seed(7)
+    rank, error = outputs.at(seen.center).rank(
+        1e-5, 10.0, lambda size: torch.randn(size, generator=chance, dtype=torch.float64)
+    )
+    exact = (40 + 60 - 34) * 34
+    assert error < 0.02 * exact
+    assert abs(rank - exact) < 3 * error
