@@ -10,14 +10,14 @@ __all__ = ["Progress"]
 
 
 class Progress:
-    """A bar over `total` units, drawn on standard error when that is a terminal.
+    """A bar over `total` units, or a count where that is None, drawn on standard error when that is a terminal.
 
     Example:
         >>> with Progress(3, "work") as bar:
         ...     bar.advance()
     """
 
-    def __init__(self, total: int, label: str, start: int = 0) -> None:
+    def __init__(self, total: int | None, label: str, start: int = 0) -> None:
         self._bar: Any = None
         if sys.stderr is not None and sys.stderr.isatty():
             try:

@@ -36,6 +36,8 @@ _PROBES, _PRECISE = 6, 0.005
 # Vectors up to which all eigenvalues are worked out, where probes would leave more than 2 %, and how many beyond what a
 # probe finds: so many of its errors, and a few.
 _FEW, _SIGMAS, _SPARE = 1000, 3.0, 16
+# What tells zero from other eigenvalues without doubt, as a ratio.
+_GAP = 1e3
 _SOLVE_STEPS, _SOLVE_TO, _KERNEL_TO = 400, 0.03, 1e-3
 _LOOK = 10
 # Probes for the product basis, and how many where there are so many rows that each counts for many.
@@ -275,7 +277,7 @@ class Krylov:
                 columns = min(math.ceil(side * share + _SIGMAS * spread) + _SPARE, side)
                 if columns <= min(_FEW, room // 2):
                     start = torch.stack([random(side) for _ in range(columns)], 1)
-                    count, near = _few(low_rank_spectrum(product, start))
+                    count, near = _few(low_rank_spectrum(product, start).cpu())
                     if count <= columns - _SPARE // 2 or columns == side:
                         return float(count), float(near)
             shares.append(share)
@@ -349,26 +351,30 @@ def _above(diagonal: list[float], beside: list[float]) -> tuple[float, float]:
     matrix += torch.diag(off, 1) + torch.diag(off, -1)
     values, axes = torch.linalg.eigh(matrix)
     weights = axes[0].square()
-    return _parted(values, weights)
+    return _parted(values, weights)[:2]
 
 
 def _few(values: Tensor) -> tuple[int, int]:
-    """How many eigenvalues are above the limit, and how many near it."""
-    if not float(values.max()) > 0:
+    """How many of descending eigenvalues are above the limit, and how many near it where there is no gap."""
+    if not float(values[0]) > 0:
         return 0, 0
-    above, near = _parted(values.cpu(), torch.ones(len(values), dtype=torch.float64))
+    above, near, limit = _parted(values, torch.ones_like(values))
+    ratios = values[:-1] / values[1:].clamp(min=1e-300)
+    gaps = torch.where((values[:-1] > limit / _NEAR) & (values[1:] < limit * _NEAR), ratios, 0.0)
+    if len(gaps) and float(gaps.max()) > _GAP:
+        return int(gaps.argmax()) + 1, 0
     return round(above), round(near)
 
 
-def _parted(values: Tensor, weights: Tensor) -> tuple[float, float]:
-    """The weight of values above the limit, and of those near it."""
+def _parted(values: Tensor, weights: Tensor) -> tuple[float, float, float]:
+    """The weight of values above the limit, and of those near it, and the limit."""
     # The limit is relative to the geometric mean of what is above it, in which single large eigenvalues count little.
     limit = _LIMIT * float(values.max())
     for _ in range(3):
         counts = values > limit
         limit = _LIMIT * math.exp(float((weights[counts] * values[counts].log()).sum() / weights[counts].sum()))
     near = (values > limit / _NEAR) & (values < limit * _NEAR)
-    return float(weights[values > limit].sum()), float(weights[near].sum())
+    return float(weights[values > limit].sum()), float(weights[near].sum()), limit
 
 
 def _bytes(land: Landscape) -> float:

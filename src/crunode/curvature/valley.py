@@ -50,7 +50,7 @@ _LOST, _MORE = 0.06, 1.1
 # Other examples to check by, at least.
 _OTHERS = 64
 # Rows up to which matrices are factorised at each step on a processor; above, conjugate gradients are faster.
-_FEW_ROWS = 2500
+_FEW_ROWS, _MORE_ROWS = 2500, 4500
 # Outputs of an example from which on factors of the rows of J by layers are faster than J there.
 _WIDE = 8
 # Examples to begin with: in large models finding out that fewer are not enough takes as long as to use these.
@@ -82,6 +82,7 @@ class Valley:
         rows: Rows of J on them.
         gradients: Passes over these examples, forward and backward, that it took.
         method: "dense" or "krylov".
+        beyond: How much less than any piece that was followed to the point those have that could not be.
     """
 
     here: float
@@ -92,6 +93,7 @@ class Valley:
     rows: int
     gradients: int
     method: str
+    beyond: float = 0.0
 
     @property
     def smooth(self) -> bool:
@@ -175,7 +177,7 @@ def _look(land: Landscape, seen: Evaluation, around: Surroundings, asked: _Asked
     rows = _enough_rows(land, seen, generic, order, random, asked.krylov)
     outputs = rows.outputs
     here, doubt = outputs.at(seen.center).rank(_CUT, _BAND, random)
-    found = [_Smooth(here, doubt, 0.0, seen.center)]
+    found, beyond = [_Smooth(here, doubt, 0.0, seen.center)], 0.0
     if not _same((here, doubt), (rows.rank, rows.doubt)):
         # Otherwise the rank is the largest there is and constant around the center, which is a smooth point.
         walk = _Walk(rows, (here, doubt), around, random)
@@ -188,7 +190,7 @@ def _look(land: Landscape, seen: Evaluation, around: Surroundings, asked: _Asked
             if asked.offsets is not None and not walk.all_alike():
                 walk.look_from(asked.offsets())
             walk.approach(*(_FROM_AFAR if asked.reach else _FROM_CLOSE))
-        found = walk.found
+        found, beyond = walk.found, walk.beyond
     return Valley(
         here,
         tuple(s.rank for s in found),
@@ -198,6 +200,7 @@ def _look(land: Landscape, seen: Evaluation, around: Surroundings, asked: _Asked
         outputs.rows,
         rows.gradients + outputs.gradients,
         outputs.method,
+        beyond,
     )
 
 
@@ -223,11 +226,15 @@ def _enough_rows(
 
     def held(examples: int) -> bool:
         """Whether matrices are factorised."""
-        return examples * width <= (most if land.device.type == "cuda" else min(most, _FEW_ROWS))
+        rows = examples * width
+        if by_layers and krylov is None:  # J itself is not needed
+            return rows <= _MORE_ROWS
+        return rows <= (most if land.device.type == "cuda" else min(most, _FEW_ROWS))
 
     def chosen(examples: int) -> tuple[OutputMap, OutputMap | None, bool]:
         """Outputs on that many examples, on others, and whether the others show nothing more."""
         nonlocal spent
+        bar.advance(1, f"{examples} examples")
         part = order[:examples].sort().values
         outputs: OutputMap
         if held(examples):
@@ -245,23 +252,24 @@ def _enough_rows(
         return outputs, others, enough
 
     examples, low = min(count, max(_FIRST if land.dim > _MANY else _FEW, math.ceil(64 / width))), 0
-    outputs, others, enough = chosen(examples)
-    while not enough:
-        low, examples = examples, min(count, 2 * examples)
-        middle = (low + examples) // 2
-        if held(middle) and middle > low:
-            # These are looked at anyway, and more are enough where these are.
-            outputs, others, enough = chosen(middle)
-            low, examples = (low, middle) if enough else (middle, examples)
-        if not enough:
-            outputs, others, enough = chosen(examples)
-    while examples - low > max(1, examples // (16 if land.dim <= _MANY else 4)):
-        middle = (low + examples) // 2
-        fewer = chosen(middle)
-        if fewer[2]:
-            (outputs, others, _), examples = fewer, middle
-        else:
-            low = middle
+    with Progress(None, "how many examples show the rank") as bar:
+        outputs, others, enough = chosen(examples)
+        while not enough:
+            low, examples = examples, min(count, 2 * examples)
+            middle = (low + examples) // 2
+            if held(middle) and middle > low:
+                # These are looked at anyway, and more are enough where these are.
+                outputs, others, enough = chosen(middle)
+                low, examples = (low, middle) if enough else (middle, examples)
+            if not enough:
+                outputs, others, enough = chosen(examples)
+        while examples - low > max(1, examples // (16 if land.dim <= _MANY else 4)):
+            middle = (low + examples) // 2
+            fewer = chosen(middle)
+            if fewer[2]:
+                (outputs, others, _), examples = fewer, middle
+            else:
+                low = middle
     rank, doubt = outputs.at(generic).rank(_CUT, _BAND, random)
     return _Rows(outputs, others, rank, doubt, spent)
 
@@ -273,6 +281,7 @@ class _Walk:
         self._rows, self._here, self._around, self._random = rows, here, around, random
         self._center, self._nearer = rows.outputs.seen.center, 1.0
         self.found: list[_Smooth] = []
+        self.beyond = 0.0
 
     def smooth_at(self, share: float) -> bool:
         """Whether a step that J does not see leads to a point of the valley with the rank of the center."""
@@ -346,16 +355,21 @@ class _Walk:
             least = min((s for s in self.found if not s.lost), key=lambda s: s.rank, default=None)
             if least is None or least.nearer >= times:
                 break
-            nearer = self._smooth(self._center + (least.point - self._center) * share)
-            if nearer is None or (clear and not nearer.clear) or nearer.rank < least.rank - _apart(least, nearer):
-                # A rank that is less is one that is lost in rounding.
+            shares = (share, math.sqrt(share)) if near > 0 else (share,)
+            tries = (self._smooth(self._center + (least.point - self._center) * s) for s in shares)
+            nearer = next((s for s in tries if s is not None), None)
+            if nearer is None or (clear and not nearer.clear) or _sank(least, nearer):
                 nearer = replace(least, nearer=times, lost=near > 0 and least.distance > _LOST)
             else:
                 nearer = replace(nearer, nearer=times if nearer.distance <= near else least.nearer + 1)
             self.found = [nearer if s is least else s for s in self.found]
         arrived = [s for s in self.found if s.nearer >= times and not s.lost]
-        most = min((s.rank for s in arrived), default=math.inf) / _MORE
-        self.found = arrived + [s for s in self.found if s.lost and s.rank < most] or self.found
+        most = min((s.rank for s in arrived), default=math.inf)
+        lost = [s for s in self.found if s.lost and s.rank < most / _MORE]
+        if arrived:
+            on_the_way = [s.rank for s in self.found if not s.lost and s.nearer < times]
+            self.beyond = most - min([most, *on_the_way, *(s.rank for s in lost)])
+        self.found = arrived + lost or self.found
 
 
 def _same(one: tuple[float, float], other: tuple[float, float]) -> bool:
@@ -379,9 +393,11 @@ class _Smooth:
         return self.error <= max(0.5, _CLEAR * self.rank)
 
 
-def _apart(one: _Smooth, other: _Smooth) -> float:
-    """How far ranks have to be from each other to be different ones."""
-    return 0.5 if one.clear and other.clear else max(0.5, 2 * math.hypot(one.error, other.error))
+def _sank(far: _Smooth, near: _Smooth) -> bool:
+    """Whether a rank is less than farther away because directions are lost in rounding."""
+    certain = near.error == 0 and near.distance > _LOST  # on another piece
+    apart = 0.5 if far.clear and near.clear else max(0.5, 2 * math.hypot(far.error, near.error))
+    return near.rank < far.rank - apart and not certain
 
 
 def _closed(outputs: OutputMap, point: Tensor, steps: int = _STEPS) -> Tensor | None:

@@ -25,6 +25,8 @@ _REACH = 0.5
 _SETTLED, _EXAMPLES, _LEVELS, _GRADIENTS = 6000, 128, 2, 20_000
 # The pieces of the valley that are met have a little more than the least rank.
 _TYPICAL, _SCATTER = 0.015, 0.03
+# What is lost from sight on the way may or may not lead to the center: two errors allow for either.
+_ASTRAY = 0.6
 
 
 @dataclass(frozen=True)
@@ -126,7 +128,7 @@ def valley_limit(land: Landscape, target: str = "local", *, seed: int = 0) -> Li
     unclear = statistics.median(found.errors) / 2
     return Limit(
         value,
-        math.hypot(unclear, scatter, 0.0 if smooth else _TYPICAL * value),
+        math.hypot(unclear, scatter, 0.0 if smooth else _TYPICAL * value, _ASTRAY * found.beyond / 2),
         scatter,
         lowest,
         smooth,

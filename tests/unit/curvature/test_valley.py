@@ -7,7 +7,7 @@ import torch
 from torch import nn
 
 import crunode as cr
-from crunode.curvature.valley import valley
+from crunode.curvature.valley import _sank, _Smooth, valley
 from crunode.errors import InputError
 from crunode.exact import deep_linear_local
 from crunode.recipes import toys
@@ -232,3 +232,18 @@ def test_further_starts_are_asked_for_at_singular_points_alone():
     assert min(found.ranks) / 2 == local((6, 4, 5), (2, 3))
     valley(smooth, offsets=offsets(smooth))
     assert asked == [singular.dim]
+
+
+@pytest.mark.parametrize(
+    ("rank", "error", "distance", "sank"),
+    [
+        (150.0, 0.0, 0.4, False),
+        (148.0, 0.0, 0.4, False),  # another piece: nothing is near the limit
+        (148.0, 0.0, 0.05, True),
+        (148.0, 1.0, 0.4, True),
+        (160.0, 1.0, 0.4, False),
+    ],
+)
+def test_less_rank_than_farther_away_is_rounding_where_it_may_be(rank, error, distance, sank):
+    far = _Smooth(150.0, 0.0, 0.8, torch.zeros(1))
+    assert _sank(far, _Smooth(rank, error, distance, torch.zeros(1))) is sank

@@ -2,6 +2,7 @@
 
 import json
 import warnings
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import torch
 from torch import nn
 
 import crunode as cr
+from crunode.curvature.valley import Valley
 from crunode.estimators.extrapolate import extrapolate
 from crunode.estimators.limits import Limit, valley_limit
 from crunode.exact import deep_linear_local
@@ -198,3 +200,15 @@ def test_a_cusp_is_sampled_although_the_valley_says_more():
     assert not estimate.diagnostics["by_valley"]
     assert abs(estimate.value - 2 / 3) < 2 * estimate.error
     assert estimate.value < 0.85
+
+
+def test_pieces_that_cannot_be_followed_to_the_center_widen_the_error(monkeypatch):
+    found = Valley(84.0, (150.0, 214.0), (0.0, 0.0), (0.2, 0.03), 76, 3192, 100, "dense")
+    monkeypatch.setattr("crunode.estimators.limits.valley", lambda *_, **__: found)
+    land = toys.reduced_rank(30, 20, 30, 5, n=60)
+    sure = valley_limit(land)
+    found = replace(found, beyond=64.0)
+    unsure = valley_limit(land)
+    assert sure.value == unsure.value == 75.0
+    assert sure.error < 5
+    assert unsure.value + 1.96 * unsure.error > 107
