@@ -20,8 +20,10 @@ from crunode.curvature.kronecker import Factors, Kronecker, Moments
 
 __all__ = ["Balanced"]
 
-# Gradients to begin with, and rounds.
-_FEWEST, _ROUNDS = 48, 4
+# Gradients to begin with, and rounds: from nothing, and from factors at a point close by.
+_FEWEST, _ROUNDS, _AGAIN = 48, 4, 2
+# Gradients that tell the size.
+_SIZED = 8
 # What is added to a side before it is divided by, relative to its size: below that it is rounding.
 _LEAST, _TRIES, _TINY = 1e-14, 8, 1e-140
 
@@ -103,7 +105,7 @@ def _alternated(stack: Tensor, last: tuple[Tensor, Tensor] | None) -> tuple[Tens
     right = left
     flat = stack.movedim(1, 0).reshape(a, -1)
     across = stack.movedim(2, 0).reshape(b, -1)
-    for _ in range(_ROUNDS):
+    for _ in range(_ROUNDS if last is None else _AGAIN):
         even = _divided(left, flat).reshape(a, count, b).reshape(-1, b)
         right = even.T @ even / (count * a)
         even = _divided(right, across).reshape(-1, a)
@@ -133,6 +135,7 @@ def _turned(stack: Tensor, left: Tensor, right: Tensor) -> Factors:
         values.append((found.clamp(min=0) + least).clamp(min=_TINY))
         ranks.append((found.clamp(min=0) / values[-1]).sum())
         axes.append(turned)
-    even = (axes[0].T @ stack @ axes[1]).square() / (values[0][:, None] * values[1])
-    size = even.sum() / (len(stack) * ranks[0] * ranks[1]).clamp(min=1e-300)
+    some = stack[:_SIZED]  # for one number
+    even = (axes[0].T @ some @ axes[1]).square() / (values[0][:, None] * values[1])
+    size = even.sum() / (len(some) * ranks[0] * ranks[1]).clamp(min=1e-300)
     return axes[0], values[0] * size, axes[1], values[1]
