@@ -91,12 +91,14 @@ Networks of the published benchmark's smaller classes (ranks lowered at random, 
 defaults only, against the local coefficient at their weights; see [the benchmark](benchmark.md). Covered: within 1.96
 stated errors.
 
-| class | seeds from | networks | ok | median error | 95th percentile | worst | order | covered | gradients | seconds |
-|---|---|---|---|---|---|---|---|---|---|---|
+| class | on | seeds from | networks | ok | median error | 95th percentile | worst | order | covered | gradients | seconds |
+|---|---|---|---|---|---|---|---|---|---|---|---|
 {rows}
 
-None of these networks was looked at while the rules were settled.
-The worst are deep networks whose valley is hard to follow; their stated errors are wide.
+No rule was made by looking at these networks, but for one: 10K-s8296, the worst on a GPU, which had been run on a processor in fact, was
+off by 38 % without a warning. Small ranks have been counted exactly there since, and it is off by 0.0 %. The worst on a processor, 10K-s8541
+(−24 %), is not ok: the pieces of its valley that have less rank come as close as 8 % of the weights. The others with large errors are
+deep networks whose valley is hard to follow, and their stated errors are wide.
 Reproduce it with {commands}; where a record has fewer networks, its time was spent.
 """
 
@@ -110,7 +112,7 @@ the runs, and never wrong where it was called decided. Reproduce it with `{comma
 
 def deep_linear_part() -> str:
     """Random deep linear networks, from `validation/benchmark_*.json`."""
-    contents = [recorded(f"benchmark_{kind}.json") for kind in ("1k_new", "10k")]
+    contents = [recorded(f"benchmark_{kind}.json") for kind in ("1k", "10k", "10k_processor")]
 
     def row(content: dict) -> str:
         part = content["summary"][0]
@@ -118,7 +120,8 @@ def deep_linear_part() -> str:
         errors = ("median_relative_error", "95th_percentile", "worst_relative_error")
         shares = " | ".join(f"{100 * part[key]:.1f} %" for key in ("ok", *errors, "order_preserved", "coverage"))
         cost = f"{part['median_gradients']:.0f} | {part['median_seconds']:.0f}"
-        return f"| {part['class']} | {seeds} | {part['runs']} | {shares} | {cost} |"
+        device = "a GPU" if "cuda" in content["command"] else "a processor"
+        return f"| {part['class']} | {device} | {seeds} | {part['runs']} | {shares} | {cost} |"
 
     return DEEP_LINEAR.format(
         rows="\n".join(row(content) for content in contents),
