@@ -97,9 +97,9 @@ stated errors.
 
 No rule was made by looking at these networks, but for one: 10K-s8296, the worst of the first hundred, had been run on
 a processor like the three after it, and was off by 38 % without a warning. Small ranks have been counted exactly there
-since, and it is off by 0.0 %. The worst of those on a processor, 10K-s8541 (−24 %), is not ok: pieces of its valley
-with less rank come as close as 8 % of the weights. The others with large errors are deep networks whose valley is hard
-to follow, and their stated errors are wide.
+since, and it is off by 0.0 % (`--count 1 --first-seed 8296`). The worst of those on a processor, 10K-s8541 (−24 %), is
+not ok: pieces of its valley with less rank come as close as 8 % of the weights. The others with large errors are deep
+networks whose valley is hard to follow, and their stated errors are wide.
 Reproduce it with {commands}; where a record has fewer networks, its time was spent.
 """
 

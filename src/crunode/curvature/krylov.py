@@ -24,7 +24,7 @@ from crunode.curvature.captured import captured
 from crunode.curvature.jacobian import Evaluation
 from crunode.curvature.kronecker import Kronecker
 from crunode.curvature.low_rank import low_rank_spectrum
-from crunode.curvature.outputs import Dense, DenseMap, OutputMap, Random
+from crunode.curvature.outputs import SCALED_CUT, Dense, DenseMap, OutputMap, Random, counted
 from crunode.curvature.product_basis import ProductBasis
 
 __all__ = ["Krylov", "KrylovMap"]
@@ -36,8 +36,6 @@ _PROBES, _PRECISE = 6, 0.005
 # Vectors up to which all eigenvalues are worked out, where probes would leave more than 2 %, and how many beyond what a
 # probe finds: so many of its errors, and a few.
 _FEW, _SIGMAS, _SPARE = 1000, 3.0, 16
-# What tells zero from other eigenvalues without doubt, as a ratio.
-_GAP = 1e3
 _SOLVE_STEPS, _SOLVE_TO, _KERNEL_TO = 400, 0.03, 1e-3
 _LOOK = 10
 # Probes for the product basis, and how many where there are so many rows that each counts for many.
@@ -272,14 +270,9 @@ class Krylov:
         shares, doubts = [], []
         for probe in range(_PROBES):
             share, doubt = counted_share(product, random(side), room)
-            if probe == 0:
-                spread = math.sqrt(2 * side * share * max(1 - share, 0.0))
-                columns = min(math.ceil(side * share + _SIGMAS * spread) + _SPARE, side)
-                if columns <= min(_FEW, room // 2):
-                    start = torch.stack([random(side) for _ in range(columns)], 1)
-                    count, near = _few(low_rank_spectrum(product, start).cpu())
-                    if count <= columns - _SPARE // 2 or columns == side:
-                        return float(count), float(near)
+            few = _all_counted(product, side, share, band, room, random) if probe == 0 else None
+            if few is not None:
+                return few
             shares.append(share)
             doubts.append(doubt)
             mean = sum(shares) / len(shares)
@@ -287,6 +280,19 @@ class Krylov:
             if error <= max(_PRECISE * side * mean, 0.5):
                 break
         return side * mean, math.hypot(error, side * sum(doubts) / len(doubts))
+
+
+def _all_counted(
+    product: Callable[[Tensor], Tensor], side: int, share: float, band: float, room: int, random: Random
+) -> tuple[float, float] | None:
+    """The rank by all eigenvalues, where a probe found that there are few; None where there are too many."""
+    spread = math.sqrt(2 * side * share * max(1 - share, 0.0))
+    columns = min(math.ceil(side * share + _SIGMAS * spread) + _SPARE, side)
+    if columns > min(_FEW, room // 2):
+        return None
+    values = low_rank_spectrum(product, torch.stack([random(side) for _ in range(columns)], 1)).sqrt().cpu()
+    found = counted(values, SCALED_CUT, band, 3 * math.sqrt(side * torch.finfo(values.dtype).eps))
+    return found if found[0] <= columns - _SPARE // 2 or columns == side else None
 
 
 def counted_share(product: Callable[[Tensor], Tensor], u: Tensor, room: int) -> tuple[float, float]:
@@ -351,30 +357,13 @@ def _above(diagonal: list[float], beside: list[float]) -> tuple[float, float]:
     matrix += torch.diag(off, 1) + torch.diag(off, -1)
     values, axes = torch.linalg.eigh(matrix)
     weights = axes[0].square()
-    return _parted(values, weights)[:2]
-
-
-def _few(values: Tensor) -> tuple[int, int]:
-    """How many of descending eigenvalues are above the limit, and how many near it where there is no gap."""
-    if not float(values[0]) > 0:
-        return 0, 0
-    above, near, limit = _parted(values, torch.ones_like(values))
-    ratios = values[:-1] / values[1:].clamp(min=1e-300)
-    gaps = torch.where((values[:-1] > limit / _NEAR) & (values[1:] < limit * _NEAR), ratios, 0.0)
-    if len(gaps) and float(gaps.max()) > _GAP:
-        return int(gaps.argmax()) + 1, 0
-    return round(above), round(near)
-
-
-def _parted(values: Tensor, weights: Tensor) -> tuple[float, float, float]:
-    """The weight of values above the limit, and of those near it, and the limit."""
     # The limit is relative to the geometric mean of what is above it, in which single large eigenvalues count little.
-    limit = _LIMIT * float(values.max())
+    limit = _LIMIT * float(values[-1])
     for _ in range(3):
         counts = values > limit
         limit = _LIMIT * math.exp(float((weights[counts] * values[counts].log()).sum() / weights[counts].sum()))
     near = (values > limit / _NEAR) & (values < limit * _NEAR)
-    return float(weights[values > limit].sum()), float(weights[near].sum()), limit
+    return float(weights[values > limit].sum()), float(weights[near].sum())
 
 
 def _bytes(land: Landscape) -> float:

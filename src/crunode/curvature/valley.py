@@ -28,45 +28,27 @@ from crunode.core.landscape import Landscape
 from crunode.core.progress import Progress
 from crunode.core.rng import derived_seed, preserved_rng
 from crunode.curvature.jacobian import Evaluation, NoOutputs
-from crunode.curvature.krylov import KrylovMap
-from crunode.curvature.layered import LayeredMap
-from crunode.curvature.outputs import DenseMap, OutputMap, Random, dense_rows
+from crunode.curvature.outputs import Random
 from crunode.curvature.rounding import unrounded
 from crunode.curvature.surroundings import Surroundings
+from crunode.curvature.valley_rows import BAND, CUT, Rows, enough_rows
+from crunode.curvature.valley_steps import into_valley, is_smooth
 from crunode.errors import InputError
 
 __all__ = ["Valley", "valley"]
 
-# Relative singular values above this count: below, weights rounded to single precision are not told from zero.
-_CUT, _BAND = 1e-5, 10.0
-# A residual that rounding to single precision may leave.
-_ROUNDED = 1e-6
 # An error of the rank that leaves it useful.
 _CLEAR = 0.02
 # How much nearer to look at pieces of least rank, how often at one or until how near, and how often at all.
 _FROM_CLOSE, _FROM_AFAR, _LOOKS = (0.5, 1, 0.0), (0.5, 8, 0.03), 32
 # A piece that is lost from sight farther away than this does not count, unless all that lead there have so much more.
 _LOST, _MORE = 0.06, 1.1
-# Other examples to check by, at least.
-_OTHERS = 64
-# Rows up to which matrices are factorised at each step on a processor; above, conjugate gradients are faster.
-_FEW_ROWS, _MORE_ROWS = 2500, 4500
-# Outputs of an example from which on factors of the rows of J by layers are faster than J there.
-_WIDE = 8
-# Examples to begin with: in large models finding out that fewer are not enough takes as long as to use these.
-_MANY, _FIRST, _FEW = 200_000, 1024, 16
-_STEPS, _SHORT, _RETRIES = 40, 10, 4
 # Rows up to which more points are looked at.
 _QUICK = 700
 # Tries before choices are made after the best so far, how far from it, and how much closer the first one is.
 _FIRST_TRIES, _MUTATION, _CLOSE = 3, 0.7, 0.4
-_DAMPING = 1e-2
-# Squared singular values all below this, relative to where steps began, show a map that is flat on the valley.
-_FLAT = 1e-8
-# What a residual may grow by, and what it has to fall to: over a few steps, and in one by the same matrices.
-_GROWTH, _SLOW, _WORTH = 3.0, 0.8, 0.3
-# Steps along the kernel, relative to the weights, and the largest correction they may need.
-_ALONG, _CURVED = (1e-4, 1e-5, 1e-6), 0.1
+# Parameters from which on one point is enough, and the steps to a point that should be close.
+_MANY, _SHORT = 200_000, 10
 
 
 @dataclass(frozen=True)
@@ -174,9 +156,9 @@ def _look(land: Landscape, seen: Evaluation, around: Surroundings, asked: _Asked
     order = torch.randperm(land.data.rows, generator=torch.Generator().manual_seed(derived_seed(asked.seed, 67)))
     even = torch.ones(len(around.sizes), dtype=torch.float64)
     generic = seen.center + around.step(max(asked.around), even, random, asked.reach)
-    rows = _enough_rows(land, seen, generic, order, random, asked.krylov)
+    rows = enough_rows(land, seen, generic, order, random, asked.krylov)
     outputs = rows.outputs
-    here, doubt = outputs.at(seen.center).rank(_CUT, _BAND, random)
+    here, doubt = outputs.at(seen.center).rank(CUT, BAND, random)
     found, beyond = [_Smooth(here, doubt, 0.0, seen.center)], 0.0
     if not _same((here, doubt), (rows.rank, rows.doubt)):
         # Otherwise the rank is the largest there is and constant around the center, which is a smooth point.
@@ -204,80 +186,10 @@ def _look(land: Landscape, seen: Evaluation, around: Surroundings, asked: _Asked
     )
 
 
-@dataclass
-class _Rows:
-    """The outputs to look at, others to check them by, and the rank of J at a generic point."""
-
-    outputs: OutputMap
-    others: OutputMap | None
-    rank: float
-    doubt: float
-    gradients: int
-
-
-def _enough_rows(
-    land: Landscape, seen: Evaluation, generic: Tensor, order: Tensor, random: Random, krylov: bool | None
-) -> _Rows:
-    """The outputs on as few examples as show the whole rank at a generic point."""
-    width, count = seen.outputs_per_example(), land.data.rows
-    most = dense_rows(land) if krylov is None else 0 if krylov else 1 << 40
-    step, spent = random(land.dim), 0
-    by_layers = width >= _WIDE and land.device.type == "cpu" and LayeredMap(seen, order[:2].sort().values).by_layers()
-
-    def held(examples: int) -> bool:
-        """Whether matrices are factorised."""
-        rows = examples * width
-        if by_layers and krylov is None:  # J itself is not needed
-            return rows <= _MORE_ROWS
-        return rows <= (most if land.device.type == "cuda" else min(most, _FEW_ROWS))
-
-    def chosen(examples: int) -> tuple[OutputMap, OutputMap | None, bool]:
-        """Outputs on that many examples, on others, and whether the others show nothing more."""
-        nonlocal spent
-        bar.advance(1, f"{examples} examples")
-        part = order[:examples].sort().values
-        outputs: OutputMap
-        if held(examples):
-            outputs = (LayeredMap if by_layers else DenseMap)(seen, part)
-        else:
-            outputs = KrylovMap(seen, part, exact=examples * width <= most)
-        more = order[examples : examples + max(examples, _OTHERS)]
-        if not len(more):
-            return outputs, None, True
-        others = OutputMap(seen, more.sort().values)
-        # At the center too: there some may show less, as where units are at rest.
-        enough = all(outputs.at(w).misses(others, step) <= outputs.missed for w in (generic, seen.center))
-        spent += outputs.gradients + others.gradients * others.examples // outputs.examples
-        outputs.gradients = others.gradients = 0
-        return outputs, others, enough
-
-    examples, low = min(count, max(_FIRST if land.dim > _MANY else _FEW, math.ceil(64 / width))), 0
-    with Progress(None, "how many examples show the rank") as bar:
-        outputs, others, enough = chosen(examples)
-        while not enough:
-            low, examples = examples, min(count, 2 * examples)
-            middle = (low + examples) // 2
-            if held(middle) and middle > low:
-                # These are looked at anyway, and more are enough where these are.
-                outputs, others, enough = chosen(middle)
-                low, examples = (low, middle) if enough else (middle, examples)
-            if not enough:
-                outputs, others, enough = chosen(examples)
-        while examples - low > max(1, examples // (16 if land.dim <= _MANY else 4)):
-            middle = (low + examples) // 2
-            fewer = chosen(middle)
-            if fewer[2]:
-                (outputs, others, _), examples = fewer, middle
-            else:
-                low = middle
-    rank, doubt = outputs.at(generic).rank(_CUT, _BAND, random)
-    return _Rows(outputs, others, rank, doubt, spent)
-
-
 class _Walk:
     """From random points around the center to smooth points of the valley."""
 
-    def __init__(self, rows: _Rows, here: tuple[float, float], around: Surroundings, random: Random) -> None:
+    def __init__(self, rows: Rows, here: tuple[float, float], around: Surroundings, random: Random) -> None:
         self._rows, self._here, self._around, self._random = rows, here, around, random
         self._center, self._nearer = rows.outputs.seen.center, 1.0
         self.found: list[_Smooth] = []
@@ -288,7 +200,7 @@ class _Walk:
         step = self._rows.outputs.at(self._center).kernel(self._around.step(share, self._factors(0), self._random))
         # Without matrices what J sees is taken away at a slant, which may have made the step longer.
         step = step * min(1.0, share * self._around.unit / max(float(step.norm()), 1e-300))
-        closed = _closed(self._rows.outputs, self._center + step, _SHORT)
+        closed = into_valley(self._rows.outputs, self._center + step, _SHORT)
         smooth = None if closed is None else self._smooth(closed)
         if smooth is None or not _same((smooth.rank, smooth.error), self._here):
             return False
@@ -334,11 +246,11 @@ class _Walk:
         return best.factors * (_MUTATION * chance).exp()
 
     def _smooth(self, point: Tensor) -> _Smooth | None:
-        closed = _closed(self._rows.outputs, point)
+        closed = into_valley(self._rows.outputs, point)
         step = self._random(len(point))
-        if closed is None or not _is_smooth(self._rows, closed, step * (self._around.unit / step.norm())):
+        if closed is None or not is_smooth(self._rows, closed, step * (self._around.unit / step.norm())):
             return None
-        rank, error = self._rows.outputs.at(closed).rank(_CUT, _BAND, self._random)
+        rank, error = self._rows.outputs.at(closed).rank(CUT, BAND, self._random)
         if rank < self._here[0] - max(2 * math.hypot(error, self._here[1]), 0.5):
             self._nearer *= 0.5  # too far: nowhere near the center the rank is less than there
             return None
@@ -398,72 +310,3 @@ def _sank(far: _Smooth, near: _Smooth) -> bool:
     certain = near.error == 0 and near.distance > _LOST  # on another piece
     apart = 0.5 if far.clear and near.clear else max(0.5, 2 * math.hypot(far.error, near.error))
     return near.rank < far.rank - apart and not certain
-
-
-def _closed(outputs: OutputMap, point: Tensor, steps: int = _STEPS) -> Tensor | None:
-    """The point of the valley that damped Gauss-Newton steps lead to; None when they do not arrive."""
-    center, residual = outputs.seen.center, outputs.residual(point)
-    sizes, largest = [float(residual.norm())], 0.0
-    for _ in range(steps):
-        linear = outputs.at(point)
-        largest = max(largest, linear.top)
-        if not linear.top > _FLAT * largest or not math.isfinite(sizes[-1]):
-            return None  # J vanishes on the valley, which it says nothing of
-        away = sizes[-1] / (math.sqrt(linear.top) * float((point - center).norm()) + 1e-300)
-        if away <= outputs.resolution:
-            return point
-        if len(sizes) > 5 and sizes[-1] > _SLOW * max(
-            sizes[-4:-1]
-        ):  # rounded weights have no valley in the strict sense
-            return point if away <= _ROUNDED else None
-        # The damping keeps the first steps short, where the valley is curved, and goes away with the residual.
-        damping = max(_DAMPING * away**2, 1e-13)
-        for _ in range(_RETRIES):
-            trial = point - linear.solve(residual, damping)
-            there = outputs.residual(trial)
-            if float(there.norm()) <= _GROWTH * max(sizes[-3:]):
-                break
-            damping *= 30
-        else:
-            return None
-        # More steps by the same matrices, for as long as they bring much.
-        for _ in range(outputs.chords):
-            further = trial - linear.solve(there, damping)
-            left = outputs.residual(further)
-            if not float(left.norm()) <= _WORTH * float(there.norm()):
-                break
-            trial, there = further, left
-        point, residual = trial, there
-        sizes.append(float(residual.norm()))
-    return None
-
-
-def _is_smooth(rows: _Rows, point: Tensor, step: Tensor) -> bool:
-    """Whether a step along the kernel of J has to be corrected only to second order to be in the valley again."""
-    outputs = rows.outputs
-    linear = outputs.at(point)
-    rest = linear.kernel(step)
-    if not float(rest.norm()) > 1e-6 * float(step.norm()):
-        return True
-    start = outputs.residual(point)
-    for share in _ALONG:
-        along = rest * (share * float(step.norm()) / float(rest.norm()))
-        again = point + along
-        for _ in range(max(outputs.chords, 2)):
-            again = again - linear.solve(outputs.residual(again) - start, outputs.flat)
-        moved, size = float((again - point - along).norm()), float(along.norm())
-        allowed = max(_ROUNDED, _CURVED * share) * math.sqrt(linear.top) * size
-        closed = float((outputs.residual(again) - start).norm()) <= allowed
-        if closed and moved <= _CURVED * size and _agrees(rows, point, again, allowed):
-            return True
-    return False
-
-
-def _agrees(rows: _Rows, point: Tensor, again: Tensor, allowed: float) -> bool:
-    """Whether other examples are predicted as at the center too, at both points."""
-    if rows.others is None:
-        return True
-    limit = math.sqrt(rows.outputs.at(point).top * rows.others.rows / rows.outputs.rows)
-    there, further = rows.others.residual(point), rows.others.residual(again)
-    away = float((point - rows.outputs.seen.center).norm())
-    return float(there.norm()) <= 10 * _ROUNDED * limit * away and float((further - there).norm()) <= 10 * allowed

@@ -10,7 +10,7 @@ from crunode.core.landscape import Landscape
 from crunode.curvature.captured import captured
 from crunode.curvature.jacobian import Evaluation
 from crunode.curvature.kronecker import Kronecker
-from crunode.curvature.krylov import Krylov, KrylovMap, _few, counted_share
+from crunode.curvature.krylov import Krylov, KrylovMap, counted_share
 from crunode.curvature.outputs import DenseMap
 from crunode.curvature.product_basis import ProductBasis
 
@@ -149,17 +149,3 @@ def test_a_rank_that_is_not_small_is_known_within_its_error() -> None:
     exact = (40 + 60 - 34) * 34
     assert error < 0.02 * exact
     assert abs(rank - exact) < 3 * error
-
-
-@pytest.mark.parametrize(
-    ("values", "expected"),
-    [
-        ([10.0, 5.0, 1.0, 5e-3, 1e-11, 1e-12], (4, 0)),  # near the limit, but far above the rest
-        ([10.0, 5.0, 1.0, 5e-3, 1e-3, 5e-4, 1e-11], (6, 0)),
-        ([10.0, 5.0, 1.0, 5e-3, 1e-3, 2e-4, 3e-5, 1e-5], (6, 3)),  # no gap
-        ([1.0, 1.0], (2, 0)),
-        ([0.0, 0.0], (0, 0)),
-    ],
-)
-def test_few_eigenvalues_are_counted_by_their_gap(values: list[float], expected: tuple[int, int]) -> None:
-    assert _few(torch.tensor(values, dtype=torch.float64)) == expected
