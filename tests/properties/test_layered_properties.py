@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import nn
 
 import crunode as cr
-from crunode.curvature import valley as valley_module
+from crunode.curvature import valley_rows
 from crunode.curvature.jacobian import Evaluation
 from crunode.curvature.layered import Layered, LayeredMap
 from crunode.curvature.outputs import Dense, DenseMap, OutputMap, counted
@@ -116,7 +116,7 @@ def test_a_count_is_clear_where_squares_are_whole_numbers_or_zero():
 def test_the_valley_is_the_same_by_layers(monkeypatch, seed, activation, bias, low, dtype):
     land = network(seed, (6, 5, 8), activation, bias, None, low, n=200, dtype=dtype)
     found = valley(land, reach=0.5 * (seed % 2), seed=seed)
-    monkeypatch.setattr(valley_module, "_WIDE", 10**9)
+    monkeypatch.setattr(valley_rows, "_WIDE", 10**9)
     want = valley(land, reach=0.5 * (seed % 2), seed=seed)
     assert found is not None
     assert want is not None
@@ -128,7 +128,7 @@ def test_the_valley_is_the_same_by_layers(monkeypatch, seed, activation, bias, l
 @pytest.mark.parametrize("few_rows", [250, 2500])  # 32 examples are too many for matrices, or not
 @pytest.mark.parametrize("seed", range(2))
 def test_examples_are_as_few_as_show_all_inputs(monkeypatch, seed, few_rows):
-    monkeypatch.setattr(valley_module, "_FEW_ROWS", few_rows)
+    monkeypatch.setattr(valley_rows, "_MORE_ROWS", few_rows)
     for inputs in (13, 19, 23, 24):  # a linear map of so many inputs is known from so many examples
         land = network(seed, (inputs, 30, 10), nn.Identity, False, None, n=300)
         found = valley(land, seed=seed)
