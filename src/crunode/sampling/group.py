@@ -18,7 +18,7 @@ from crunode.core.store import RunStore
 from crunode.sampling.engine import Engine
 from crunode.sampling.native.step import NativeStep
 from crunode.sampling.posterior import Posterior, Rung
-from crunode.sampling.stochastic import SGLD
+from crunode.sampling.stochastic import SGHMC, SGLD
 
 __all__ = ["Group", "Outcome", "run_group"]
 
@@ -108,8 +108,11 @@ class _Runner:
         width = getattr(group.kernel, "uniforms", 2)
         self.uniform = NoiseStream(group.seed, group.chains, width, stream=1, kind="uniform", **place)
         self.native: NativeStep | None = None
-        if group.native and type(group.kernel).advance is SGLD.advance and self.engine.mean is land.center:
-            self.native = NativeStep.of(group.seed, group.chains, land.center, self.step, self.engine.precision)
+        frictions = {SGLD.advance: None, SGHMC.advance: getattr(group.kernel, "friction", None)}
+        advance = type(group.kernel).advance
+        if group.native and advance in frictions and self.engine.mean is land.center:
+            settings = (land.center, self.step, self.engine.precision, frictions[advance])
+            self.native = NativeStep.of(group.seed, group.chains, *settings)
         self.blocks: dict[str, list[dict[str, np.ndarray]]] = {"warmup": [], "draws": []}
 
     def run(self) -> Outcome:
@@ -147,7 +150,8 @@ class _Runner:
         before = {} if self.group.kernel.metropolis else self._observed(state["w"], warming)
         if self.native is not None:
             slope, excess = self.engine.at_step(step).likelihood(state["w"])
-            return {"excess": excess, **before, "distance2": self.native(state["w"], slope, step)}
+            distance2 = self.native(state["w"], slope, step, state.get("velocity"))
+            return {"excess": excess, **before, "distance2": distance2}
         row = self.group.kernel.advance(
             state, self.engine.at_step(step), self.step, self.normal.at(step), uniform, warming
         )

@@ -15,7 +15,7 @@ from crunode.sampling.group import Group, _Runner, run_group
 from crunode.sampling.native import build, step
 from crunode.sampling.native.step import NativeStep, why_not
 from crunode.sampling.posterior import Flat, Gaussian, Posterior, Rung
-from crunode.sampling.stochastic import SGHMC, SGLD
+from crunode.sampling.stochastic import PSGLD, SGHMC, SGLD, SGNHT
 
 SOURCE = step._SOURCE
 TOLERANCE = {torch.float64: 1e-10, torch.float32: 1e-3}
@@ -60,9 +60,10 @@ def group(hidden=8, dtype=torch.float64, prior=None, chains=(0, 1, 5), kernel=No
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("hidden", [8, 4200])
 @pytest.mark.parametrize("prior", [Gaussian(2.0), Flat()], ids=repr)
-def test_same_chain_as_without(library, monkeypatch, hidden, dtype, prior, chains):
+@pytest.mark.parametrize("kernel", [SGLD(1e-4, 16), SGHMC(1e-4, 16, friction=0.3)], ids=repr)
+def test_same_chain_as_without(library, monkeypatch, hidden, dtype, prior, chains, kernel):
     monkeypatch.setattr(step, "_library", lambda: (library, ""))
-    job = group(hidden, dtype, prior, chains)
+    job = group(hidden, dtype, prior, chains, kernel)
     assert (job.posterior.landscape.dim > BLOCK) == (hidden == 4200)
     assert _Runner(job).native is not None
     native, plain = run_group(job), run_group(replace(job, native=False))
@@ -109,11 +110,12 @@ class Louder(SGLD):
         return super().advance(state, gradient, step, 2 * noise, uniform, warming)
 
 
-def test_used_for_plain_sgld_around_the_center_alone(library, monkeypatch):
+def test_used_for_plain_kernels_around_the_center_alone(library, monkeypatch):
     monkeypatch.setattr(step, "_library", lambda: (library, ""))
-    assert _Runner(group()).native is not None
-    assert _Runner(group(native=False)).native is None
-    for kernel in (Louder(1e-4, 16), SGHMC(1e-4, 16)):
+    for kernel in (SGLD(1e-4, 16), SGHMC(1e-4, 16)):
+        assert _Runner(group(kernel=kernel)).native is not None
+        assert _Runner(group(kernel=kernel, native=False)).native is None
+    for kernel in (Louder(1e-4, 16), SGNHT(1e-4, 16), PSGLD(1e-4, 16)):
         assert _Runner(group(kernel=kernel)).native is None
     assert _Runner(group(prior=Gaussian(2.0, mean="origin"))).native is None
     monkeypatch.setattr(step, "_library", lambda: (None, "no compiler"))
@@ -122,7 +124,13 @@ def test_used_for_plain_sgld_around_the_center_alone(library, monkeypatch):
 
 @pytest.mark.parametrize(
     ("right", "wrong"),
-    [("half * (g", "step[chain] * (g"), ("s[1] >> 11", "s[1] >> 12"), ("0x931e8875", "0x931e8877"), ("v[i]", "-v[i]")],
+    [
+        ("half * (g", "step[chain] * (g"),
+        ("s[1] >> 11", "s[1] >> 12"),
+        ("0x931e8875", "0x931e8877"),
+        ("0, odd[i])", "0, -odd[i])"),
+        ("keep * v[i]", "v[i]"),
+    ],
 )
 def test_a_library_that_computes_something_else_is_not_used(compiler, tmp_path, right, wrong):
     text = SOURCE.read_text()

@@ -1,6 +1,7 @@
-/* One SGLD step of several chains in a single pass over their parameters:
+/* One step of SGLD or SGHMC for several chains in a single pass over their parameters:
  *
- *   w <- w - (eps/2) (g + gamma (w - c)) + sqrt(eps) x,   distance2 = |w - c|^2 at the position left,
+ *   move = - (eps/2) (g + gamma (w - c)) + root x,   distance2 = |w - c|^2 at the position left,
+ *   SGLD: w <- w + move,   SGHMC: v <- keep v + move, w <- w + v,
  *
  * with grid noise x = a v + b v^3. The odd whole numbers v are those of crunode.core.rng, bit for bit: numpy's SFC64,
  * seeded by numpy's SeedSequence.
@@ -56,22 +57,30 @@ static void seed(uint64_t s[4], const Noise *noise, size_t chain) {
 }
 
 /* One number: its offset from the center, its share of the distance, its move. */
-#define MOVE(REAL, i, lane, odd)                                                                                    \
+#define MOVE(REAL, APPLY, i, lane, odd)                                                                             \
     {                                                                                                               \
         const REAL x = (odd), offset = p[i] - c[i];                                                                 \
         sums[lane] += offset * offset;                                                                              \
-        p[i] += x * (linear + cubic * (x * x)) - half * (g[i] + gamma * offset);                                    \
+        APPLY(i, x * (linear + cubic * (x * x)) - half * (g[i] + gamma * offset))                                   \
     }
 
-#define STEP(NAME, REAL)                                                                                            \
-    void NAME(REAL *w, const REAL *gradient, const REAL *center, size_t chains, size_t dim, const REAL *step,       \
-              const REAL *root, const REAL *precision, const double *grid, const Noise *noise, REAL *distance2) {   \
+#define STRAIGHT(i, move) p[i] += move;
+#define WITH_MOMENTUM(i, move) p[i] += v[i] = keep * v[i] + move;
+
+/* `velocity` and `keep` are not looked at without momentum. */
+#define STEP(NAME, REAL, APPLY)                                                                                     \
+    void NAME(REAL *w, REAL *velocity, const REAL *gradient, const REAL *center, size_t chains, size_t dim,         \
+              const REAL *step, const REAL *root, const REAL *precision, double kept, const double *grid,           \
+              const Noise *noise, REAL *distance2) {                                                                \
         union { uint64_t words[4][GROUP / 8]; int8_t odd[4][GROUP]; } ring;                                         \
+        const REAL keep = (REAL)kept;                                                                               \
+        (void)keep;                                                                                                 \
         for (size_t chain = 0; chain < chains; chain++) {                                                           \
             const REAL half = step[chain] / 2, gamma = precision[chain];                                            \
             const REAL linear = root[chain] * (REAL)grid[0], cubic = root[chain] * (REAL)grid[1];                   \
             const REAL *restrict g = gradient + chain * dim, *restrict c = center;                                  \
-            REAL *restrict p = w + chain * dim;                                                                     \
+            REAL *restrict p = w + chain * dim, *restrict v = velocity + chain * dim;                               \
+            (void)v;                                                                                                \
             double total = 0;                                                                                       \
             uint64_t state[4];                                                                                      \
             seed(state, noise, chain);                                                                              \
@@ -80,22 +89,24 @@ static void seed(uint64_t s[4], const Noise *noise, size_t chain) {
                 const size_t end = dim - i < FLUSH ? dim : i + FLUSH;                                               \
                 REAL sums[GROUP] = {0};                                                                             \
                 if (noise->drawn) {                                                                                 \
-                    const int8_t *restrict v = noise->drawn + chain * noise->row;                                   \
+                    const int8_t *restrict odd = noise->drawn + chain * noise->row;                                 \
                     for (; i + GROUP <= end; i += GROUP)                                                            \
-                        for (size_t k = 0; k < GROUP; k++) MOVE(REAL, i + k, k, v[i + k])                           \
-                    for (; i < end; i++) MOVE(REAL, i, 0, v[i])                                                     \
+                        for (size_t k = 0; k < GROUP; k++) MOVE(REAL, APPLY, i + k, k, odd[i + k])                  \
+                    for (; i < end; i++) MOVE(REAL, APPLY, i, 0, odd[i])                                            \
                 }                                                                                                   \
                 for (; i + GROUP <= end; i += GROUP) {                                                              \
-                    const int8_t *restrict v = ring.odd[i / GROUP % 4];                                             \
+                    const int8_t *restrict odd = ring.odd[i / GROUP % 4];                                           \
                     draw(state, ring.words[(i / GROUP + AHEAD) % 4], GROUP / 8);                                    \
-                    for (size_t k = 0; k < GROUP; k++) MOVE(REAL, i + k, k, v[k])                                   \
+                    for (size_t k = 0; k < GROUP; k++) MOVE(REAL, APPLY, i + k, k, odd[k])                          \
                 }                                                                                                   \
-                for (; i < end; i++) MOVE(REAL, i, 0, ring.odd[i / GROUP % 4][i % GROUP])                           \
+                for (; i < end; i++) MOVE(REAL, APPLY, i, 0, ring.odd[i / GROUP % 4][i % GROUP])                    \
                 for (int k = 0; k < GROUP; k++) total += sums[k];                                                   \
             }                                                                                                       \
             distance2[chain] = (REAL)total;                                                                         \
         }                                                                                                           \
     }
 
-STEP(step_float32, float)
-STEP(step_float64, double)
+STEP(step_float32, float, STRAIGHT)
+STEP(step_float64, double, STRAIGHT)
+STEP(momentum_float32, float, WITH_MOMENTUM)
+STEP(momentum_float64, double, WITH_MOMENTUM)

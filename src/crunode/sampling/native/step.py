@@ -1,4 +1,4 @@
-"""A step of SGLD as one pass over the parameters in C: noise, prior, move and distance from the center.
+"""A step of SGLD or SGHMC as one pass over the parameters in C: noise, prior, move and distance from the center.
 
 Torch makes a pass over memory for each operation; on large models these take as long as a third of the gradient. The
 numbers are those of `NoiseStream` with kind "grid", bit for bit, so that a chain is the same with and without, up to
@@ -39,6 +39,8 @@ class _Noise(ctypes.Structure):
 class NativeStep:
     """w ← w − (ε/2) (g + γ (w − w*)) + √ε · noise in place, for several chains at once.
 
+    With a friction α the move, its noise times √α, goes to the velocity instead: v ← (1 − α) v + move, w ← w + v.
+
     Args:
         library: What `step.c` was compiled to.
         seed: The run's seed.
@@ -46,6 +48,7 @@ class NativeStep:
         center: w*, shape (dim,).
         step: ε of each chain, shape (chain,) or (chain, 1).
         precision: γ of each chain, or one for all.
+        friction: α of SGHMC; None for SGLD, which has no velocity.
     """
 
     def __init__(
@@ -56,32 +59,47 @@ class NativeStep:
         center: Tensor,
         step: Tensor,
         precision: Tensor | float,
+        friction: float | None = None,
     ) -> None:
-        self._run = getattr(library, f"step_{str(center.dtype).removeprefix('torch.')}")
-        self._run.restype, self._run.argtypes = None, [*[_POINTER] * 3, *[_SIZE] * 2, *[_POINTER] * 6]
+        kind = "step" if friction is None else "momentum"
+        self._run = getattr(library, f"{kind}_{str(center.dtype).removeprefix('torch.')}")
+        self._run.restype = None
+        self._run.argtypes = [*[_POINTER] * 4, *[_SIZE] * 2, *[_POINTER] * 3, ctypes.c_double, *[_POINTER] * 3]
         self._center, shape = center.detach().contiguous(), (len(chains),)
         each = torch.as_tensor(precision).to(center).reshape(-1).expand(shape)
-        self._settings = [step.reshape(shape).contiguous(), step.reshape(shape).sqrt(), each.contiguous()]
+        self._momentum = friction is not None
+        root = (step.reshape(shape) * (1.0 if friction is None else friction)).sqrt()
+        self._settings = [step.reshape(shape).contiguous(), root, each.contiguous()]
         self._pools = np.array([np.random.SeedSequence(seed, spawn_key=(0, chain)).pool for chain in chains])
         self._steps = max(1, BLOCK // len(center))
         self._drawn = NoiseStream(seed, chains, len(center), stream=0, kind="odd") if self._steps > 1 else None
         self._noise = _Noise(self._pools.ctypes.data, _constant(seed), 0, None, self._steps * len(center))
         grid = self._grid = (ctypes.c_double * 2)(*GRID)
-        self._addresses = [setting.data_ptr() for setting in self._settings]
-        self._addresses += [ctypes.addressof(grid), ctypes.addressof(self._noise)]
+        self._addresses: list[float] = [setting.data_ptr() for setting in self._settings]
+        self._addresses += [1.0 - (friction or 0.0), ctypes.addressof(grid), ctypes.addressof(self._noise)]
 
     @classmethod
     def of(
-        cls, seed: int, chains: Sequence[int], center: Tensor, step: Tensor, precision: Tensor | float
+        cls,
+        seed: int,
+        chains: Sequence[int],
+        center: Tensor,
+        step: Tensor,
+        precision: Tensor | float,
+        friction: float | None = None,
     ) -> NativeStep | None:
         """A step in C where there can be one."""
         if center.device.type != "cpu" or center.dtype not in (torch.float32, torch.float64):
             return None
         library = _library()[0]
-        return None if library is None else cls(library, seed, chains, center, step, precision)
+        return None if library is None else cls(library, seed, chains, center, step, precision, friction)
 
-    def __call__(self, w: Tensor, gradient: Tensor, k: int) -> Tensor:
-        """Move `w` (chain, dim) by step number `k`; returns ‖w − w*‖² of each chain before the move."""
+    def __call__(self, w: Tensor, gradient: Tensor, k: int, velocity: Tensor | None = None) -> Tensor:
+        """Move `w` (chain, dim) by step number `k`; returns ‖w − w*‖² of each chain before the move.
+
+        With friction `velocity` is moved too.
+        """
+        assert self._momentum is (velocity is not None)
         gradient = gradient.to(w.dtype).contiguous()
         assert w.is_contiguous()
         assert w.dtype == self._center.dtype
@@ -91,8 +109,13 @@ class NativeStep:
             self._noise.block = k
         else:
             self._noise.drawn = self._drawn.at(k).data_ptr()
+        if velocity is not None:
+            assert velocity.is_contiguous()
+            assert (velocity.dtype, velocity.shape) == (w.dtype, w.shape)
+            torch.autograd.graph.increment_version(velocity)
         self._run(
             w.data_ptr(),
+            (w if velocity is None else velocity).data_ptr(),
             gradient.data_ptr(),
             self._center.data_ptr(),
             *w.shape,
@@ -128,7 +151,7 @@ def _constant(seed: int) -> int:
 
 
 def _agrees(library: ctypes.CDLL) -> bool:
-    """A step of few numbers and one of many, next to the same step by torch."""
+    """A step of few numbers and one of many, without and with momentum, next to the same step by torch."""
     for dim, k in ((21, 3), (BLOCK + 21, 5)):
         center, gradient = torch.linspace(-1, 1, dim, dtype=torch.float64), torch.full((2, dim), 0.5).double()
         step, precision = torch.tensor([[0.1], [0.2]]).double(), torch.tensor([[1.0], [3.0]]).double()
@@ -138,5 +161,12 @@ def _agrees(library: ctypes.CDLL) -> bool:
         squares = (start - center).square().sum(1)
         found = NativeStep(library, 7, [0, 4], center, step, precision)(start, gradient, k)
         if not (torch.allclose(start, wanted, rtol=0, atol=1e-12) and torch.allclose(found, squares, rtol=1e-12)):
+            return False
+        velocity = center.expand(2, -1).clone()
+        before, friction = start.clone(), 0.25
+        slope = gradient + precision * (start - center)
+        wanted = (1 - friction) * velocity - 0.5 * step * slope + (friction * step).sqrt() * noise
+        NativeStep(library, 7, [0, 4], center, step, precision, friction)(start, gradient, k, velocity)
+        if not torch.allclose(velocity, wanted, rtol=0, atol=1e-12) or not torch.equal(start, before + velocity):
             return False
     return True
