@@ -85,7 +85,8 @@ def llc(
             can reach without the loss rising, which chains with a weak prior drift to.
         nbeta: A number, a tuple (ladder), "wbic", or None to choose a ladder.
         precision: Localisation γ; None to choose it from the size of the weights.
-        kernel: The sampler; None to choose one.
+        kernel: The sampler; None to choose one. Without label noise its chains are weighed against the valley too,
+            unless a budget is given.
         chains: Chains per level of nbeta.
         draws: Kept draws per chain.
         warmup: Steps before them, which enter no estimate.
@@ -149,6 +150,8 @@ def llc(
         raise InputError(f"expected a loss of (outputs, target) to take own labels with, got {land.loss_name}")
     land = chosen.landscape
     automatic = land.noise_free and nbeta is None and kernel is None
+    # With a kernel that was asked for, the valley is looked at too, but takes nothing from a budget that was.
+    beside = land.noise_free and nbeta is None and kernel is not None and budget is None and land.dim <= _HUGE
     asked = {"labels": chosen.summary(), "target": target}
     alone: Estimate | None = None
     limit: Limit | None = None
@@ -156,7 +159,7 @@ def llc(
     if free and land.dim > _HUGE and land.data.stacked:
         rest = budget if budget is None or moved is None else max(budget - moved.gradients, 1)
         alone = cooled_estimate(land, target, seed=seed, budget=rest)
-    elif automatic:
+    elif automatic or beside:
         limit = valley_limit(land, target, seed=seed)
         if free and limit is not None and (limit.smooth or (land.dim > _SMALL and _too_little(budget, limit, moved))):
             alone = valley_estimate(land, limit, seed)
@@ -174,7 +177,7 @@ def llc(
     before += check_length(budget, land.data.rows) if looks and budget is not None else 0
     rest = budget if budget is None else max(budget - before, 1)
     options: dict[str, Any] = {"chains": chains, "draws": draws, "warmup": warmup, "budget": rest}
-    if limit is not None and all(value is None for value in options.values()):
+    if automatic and limit is not None and all(value is None for value in options.values()):
         options = _lengths_beside(limit, land.dim)
     options["seed"] = seed
     try:

@@ -11,6 +11,7 @@ from crunode.core.landscape import Landscape
 from crunode.core.result import Draws, Estimate, Finding, provenance
 from crunode.estimators.extrapolate import Extrapolation, extrapolate, growth
 from crunode.estimators.limits import Limit
+from crunode.estimators.precision import moves_of_chains, moves_of_draws
 from crunode.estimators.richardson import remove_step_bias, step_terms, without_step_bias
 from crunode.sampling.diagnostics import drift, ess, mcse_mean, split_rhat
 
@@ -23,6 +24,8 @@ _ESS_LIMIT = 100
 _DRIFT_LIMIT = 4.0
 _GROWTH_LIMIT = 1.15
 _SENSITIVE = 0.1
+# κ from which labels count as noisy.
+_NOISY = 0.25
 # A rank is a whole number: half of it is wrong by a half or not at all.
 _HALF_STEP = 0.25
 # A limit that all points agree on still is not known better than this.
@@ -163,7 +166,7 @@ class _Answer:
         self.findings: list[Finding] = []
         self.fit: Extrapolation | None = None
         self.by_valley = False
-        self.moves = _precision_moves(draws, nearest)
+        self.moves = moves_of_chains(draws, nearest)
 
     def answer(self) -> None:
         """Fill in value, standard error, terms and findings."""
@@ -171,7 +174,7 @@ class _Answer:
             self._extrapolate()
         else:
             self._one_level()
-        if self.moves is not None and not self.by_valley:
+        if not self.by_valley:
             self._precision()
 
     def _one_level(self) -> None:
@@ -190,7 +193,7 @@ class _Answer:
         # Where chains still spread along the flat directions, their losses are known less well than they scatter.
         errors = [r["se"] * float(np.clip(np.nan_to_num(r["spread_rhat"], nan=1.0), 1.0, 10.0)) for r in rows]
         n, kappa = self.draws.spec["n"], self.draws.spec["measures"].get("label_noise")
-        noisy = kappa is None or kappa >= 0.25
+        noisy = kappa is None or kappa >= _NOISY
         # A limit that is known well is better than chains that have not met; one that is not is weighed against them.
         sharp = limit is not None and (limit.smooth or limit.error <= _SHARP * limit.value)
         within = None
@@ -244,29 +247,20 @@ class _Answer:
         self.findings.append(Finding.of("LLC110", where))
 
     def _precision(self) -> None:
-        assert self.moves is not None
+        settled = len(self.rows) >= 3 and not any(f.code == "LLC103" for f in self.findings)
+        noisy = (self.draws.spec["measures"].get("label_noise") or 0.0) >= _NOISY
+        if self.moves is None and (noisy or not settled):
+            self.moves = moves_of_draws(self.draws, self.nearest["nbeta"])
+        # A ladder that settles far from n / log n gives its limit, which the prior has no part in; with label noise it
+        # does not get that far.
+        if self.moves is None or (settled and not noisy):
+            return
         here, half, double = self.moves["value"], self.moves["half"], self.moves["double"]
         move, noise = max(abs(half - here), abs(double - here)), 2 * self.moves["se"]
-        # A ladder that settles gives its limit, which the prior has no part in.
-        if len(self.rows) < 3 or any(f.code == "LLC103" for f in self.findings):
-            self.terms["precision"] = math.sqrt(max(move**2 - noise**2, 0.0))
-            if move > max(noise, _SENSITIVE * abs(here)):
-                how = f"{half:.3g} at half the precision, {here:.3g}, {double:.3g} at twice"
-                self.findings.append(Finding.of("TUNE401", how))
-
-
-def _precision_moves(draws: Draws, nearest: Level) -> dict[str, float] | None:
-    """λ̂ at half and at twice the precision, where chains were run there."""
-    rungs = [r for r in draws.spec.get("checks", ()) if r["role"] in ("half-precision", "double-precision")]
-    if not rungs:
-        return None
-    found: dict[str, float] = {"nbeta": rungs[0]["nbeta"], "se": nearest["se"]}
-    found["value"] = nearest.get("at_step", nearest["value"])  # the other precisions have no rungs at half the step
-    for rung in rungs:
-        scaled = rung["nbeta"] * draws.at(rung["nbeta"], rung["role"])["excess"].astype(np.float64)
-        found[rung["role"].removesuffix("-precision")] = float(scaled.mean())
-        found["se"] = max(found["se"], mcse_mean(scaled))
-    return found
+        self.terms["precision"] = math.sqrt(max(move**2 - noise**2, 0.0))
+        if move > max(noise, _SENSITIVE * abs(here)):
+            how = f"{half:.3g} at half the precision, {here:.3g}, {double:.3g} at twice"
+            self.findings.append(Finding.of("TUNE401", how))
 
 
 def _cost(draws: Draws, limit: Limit | None) -> dict[str, float]:

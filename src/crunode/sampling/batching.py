@@ -22,6 +22,7 @@ __all__ = ["fill_batch", "gradient_noise", "measure_noise", "smaller_steps"]
 _SMALLEST = 256
 # Heating, as a share of the estimate, from which batches are made larger, and from which a control variate is worth it.
 _HOT, _WARM = 0.05, 0.005
+_MOST_FRICTION = 0.9
 # The share of the noise that a control variate may leave.
 _BETTER = 0.6
 
@@ -75,11 +76,17 @@ def fill_batch(
     measures: Mapping[str, Any],
     reasons: dict[str, str],
 ) -> Any:
-    """Fill in the batch, and whether minibatch noise at the center is taken away (unless the step was given)."""
+    """Fill in the batch, and whether minibatch noise at the center is taken away (unless the step was given).
+
+    Heating goes as 1/(Bα), and so do the steps in which flat directions forget as α: where it takes a larger batch B
+    to keep heating low, less friction α would gain nothing. So the batch is that of Langevin steps, and the friction of
+    a kernel that was not asked for is what heating allows.
+    """
     rows, away = land.data.rows, measures["away"]
     size = signal(first, measures)
     base = min(range(len(levels)), key=lambda j: abs(math.log(levels[j] / wbic_nbeta(land.n))))
-    step, friction = steps_of(kernel, len(levels))[base], friction_of(kernel)
+    step, free = steps_of(kernel, len(levels))[base], hasattr(kernel, "friction") and reasons["kernel"] != "as asked"
+    friction = 1.0 if free else friction_of(kernel)
 
     def heating(batch: int, control: bool) -> float:
         here, most = away["controlled" if control else "noise"][base], batch if batch < rows else math.inf
@@ -98,6 +105,11 @@ def fill_batch(
         while batch < rows and heating(batch, bool(control)) > _HOT * size:
             batch = min(2 * batch, rows)
         reasons["batch"] = "256" if batch == 256 else f"{batch}, so that minibatch noise heats by less than 5 %"
+    if free:
+        needed = heating(batch, bool(control)) / (_HOT * size)
+        if needed > kernel.friction:
+            kernel = replace(kernel, friction=min(needed, _MOST_FRICTION))
+            reasons["friction"] = f"{kernel.friction:.2g}, so that minibatch noise heats by less than 5 %"
     return replace(kernel, batch=batch, **({"control": control} if hasattr(kernel, "control") else {}))
 
 

@@ -154,7 +154,7 @@ def tune(
 ) -> Plan:
     """Fill in whatever is None, from short pilot chains; what is given stays.
 
-    - *kernel*: HMC on all data where a full gradient is cheap, otherwise SGLD on minibatches.
+    - *kernel*: HMC on all data where a full gradient is cheap, otherwise SGHMC on minibatches.
     - *precision*: a share of the typical curvature nβ Tr(H²)/Tr(H) of the loss, so that the prior holds no direction
       that the loss holds. With exact kernels a hundredth, or 0.1/mean(w*²) if that is less; with minibatch kernels,
       whose chains cross the prior in some 1/share steps, 0.005 for 200 parameters to 0.05 for 2000. Without curvature
@@ -315,8 +315,8 @@ def _kernel(land: Landscape, kernel: Any, reasons: dict[str, str]) -> Any:
         reasons["kernel"] = f"a full gradient is cheap ({work:.1g} examples × parameters): no minibatch or step error"
         # Tiny models have the thinnest arms and the cheapest trajectories.
         return HMC(leaps=32, spread=10.0) if work < _TINY_WORK else HMC()
-    reasons["kernel"] = f"a full gradient is costly ({work:.1g} examples × parameters)"
-    return SGLD()
+    reasons["kernel"] = f"a full gradient is costly ({work:.1g} examples × parameters): minibatches, with momentum"
+    return SGHMC()
 
 
 def _precision(

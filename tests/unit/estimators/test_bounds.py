@@ -177,6 +177,7 @@ def test_estimates_that_respect_the_bound_or_cannot_be_judged_have_no_finding():
     assert rank_finding(land, replace(estimated(land, 1.0), draws=None)) is None
 
 
+@pytest.mark.filterwarnings("ignore:TUNE401:crunode.errors.DiagnosticWarning")  # the prior does not leave them alone
 def test_llc_carries_the_finding():
     torch.manual_seed(0)
     model, x = net(hidden=12), data(300)

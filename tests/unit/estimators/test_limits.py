@@ -96,6 +96,20 @@ def test_chains_run_at_a_smooth_point_where_they_are_asked_for():
     assert again.value == estimate.value
 
 
+def test_chains_of_a_kernel_that_was_asked_for_are_weighed_against_the_valley_too():
+    land, exact = linear_network((5, 5, 5, 5), (2, 2, 2))
+    options = {"kernel": cr.MALA(), "chains": 2, "draws": 100, "warmup": 50, "seed": 0}
+    estimate = quiet_llc(land, **options)
+    assert estimate.spec["kernel"]["name"] == "MALA"
+    assert estimate.spec["limit"]["value"] == pytest.approx(float(exact), rel=0.1)
+    assert abs(estimate.value - float(exact)) < 2 * estimate.error
+    # A budget, one level and labels that carry noise leave it to the chains.
+    small = quiet_llc(land, budget=20_000, **options)
+    assert "limit" not in small.spec
+    assert small.diagnostics["cost"]["gradients"] <= 20_000
+    assert "limit" not in quiet_llc(land, nbeta="wbic", **options).spec
+
+
 def test_limits_survive_json():
     limit = valley_limit(toys.reduced_rank(3, 2, 3, 1, n=60))
     assert Limit.from_summary(limit.summary()) == limit

@@ -37,6 +37,35 @@ def test_what_is_given_stays():
     assert {plan.reasons[k] for k in ("kernel", "precision", "nbeta", "step", "batch")} == {"as asked"}
 
 
+def wide_regression(noise):
+    generator = torch.Generator().manual_seed(0)
+    x = torch.randn(50_000, 60, generator=generator)
+    y = x[:, :1] + noise * torch.randn(50_000, 1, generator=generator)
+    model = torch.nn.Linear(60, 1, bias=False)
+    with torch.no_grad():
+        model.weight.zero_()[0, 0] = 1.0
+    return cr.Landscape(model, (x, y), lambda out, target: 0.5 * (out - target).square().sum(1))
+
+
+def test_minibatches_with_momentum_where_a_full_gradient_is_costly():
+    plan = cr.tune(cr.Posterior(wide_regression(0.0), 30.0), budget=100_000)
+    assert isinstance(plan.kernel, cr.SGHMC)
+    assert (plan.kernel.batch, plan.kernel.friction) == (256, 0.1)
+    assert "momentum" in plan.reasons["kernel"]
+    assert isinstance(cr.tune(cr.Posterior(regression()), seed=3).kernel, cr.HMC)
+
+
+def test_where_noise_heats_friction_makes_momentum_no_dearer_than_langevin_steps():
+    posterior = cr.Posterior(wide_regression(1.0), 500.0)
+    plan, langevin = (cr.tune(posterior, kernel, budget=100_000) for kernel in (None, cr.SGLD()))
+    assert 256 <= plan.kernel.batch == langevin.kernel.batch < 50_000
+    assert 0.1 < plan.kernel.friction < 1
+    assert "friction" in plan.reasons
+    asked = cr.tune(posterior, cr.SGHMC(), budget=100_000)
+    assert asked.kernel.friction == 0.1
+    assert asked.kernel.batch > langevin.kernel.batch
+
+
 def test_plan_survives_its_spec():
     plan = cr.tune(cr.Posterior(regression()), seed=1)
     assert Plan.from_spec(plan.spec()) == plan

@@ -1,0 +1,96 @@
+"""How an estimate moves with the precision: what draws at one precision say is what chains at another one find."""
+
+import math
+import warnings
+
+import numpy as np
+import pytest
+import torch
+
+import crunode as cr
+from crunode.estimators.precision import moves_of_chains, moves_of_draws
+from crunode.recipes import toys
+
+CURVATURES = np.array([100.0, 1.0, 0.01])  # times nβ
+
+
+def quadratic(precision, count=40_000, noise=0.0):
+    """Draws from exp(−½ Σ (h + γ) w²), with noise that has nothing to do with w on the losses."""
+    rng = np.random.default_rng(1)
+    w = rng.normal(size=(4, count, 3)) / np.sqrt(CURVATURES + precision)
+    excess = 0.5 * (CURVATURES * w**2).sum(2) + noise * rng.normal(size=(4, count))
+    arrays = {"excess": excess, "distance2": (w**2).sum(2)}
+    return cr.Draws(arrays, {}, np.ones(4), {"precision": precision})
+
+
+@pytest.mark.parametrize("noise", [0.0, 2.0])
+def test_the_slope_is_that_of_a_quadratic(noise):
+    precision = 1.0
+    found = moves_of_draws(quadratic(precision, noise=noise), 1.0)
+    held = CURVATURES / (CURVATURES + precision)
+    value, slope = 0.5 * held.sum(), -0.5 * (held * (1 - held)).sum()
+    assert found["value"] == pytest.approx(value, abs=0.02 * (1 + noise))
+    assert found["se"] < 0.02 * (1 + noise)
+    # A false alarm once in 10⁴, of the error stated.
+    assert found["half"] - found["value"] == pytest.approx(-slope * math.log(2), abs=4 * found["se"] + 0.02)
+    assert found["double"] - found["value"] == pytest.approx(slope * math.log(2), abs=4 * found["se"] + 0.02)
+
+
+def test_the_error_is_that_of_repeats():
+    rng = np.random.default_rng(2)
+    rows = []
+    for _ in range(200):
+        square = (rng.normal(size=(4, 500, 3)) ** 2).sum(2)
+        spec = {"precision": 1.0}
+        rows.append(moves_of_draws(cr.Draws({"excess": square, "distance2": square}, {}, np.ones(4), spec), 1.0))
+    scatter = np.std([math.log2(r["value"] / r["double"]) * r["value"] * math.log(2) for r in rows], ddof=1)
+    assert 0.7 < np.mean([r["se"] for r in rows]) / scatter < 1.4
+
+
+@pytest.mark.parametrize(("loss", "times"), [(lambda w: w.square().sum(), 2.0), (lambda w: w.pow(4).sum(), 4.0)])
+def test_chains_at_half_the_precision_find_what_draws_foretell(loss, times):
+    land = cr.Landscape.of_function(loss, torch.zeros(4))
+    values = []
+    for precision in (1000.0, 500.0):  # which holds all directions
+        posterior = cr.Posterior(land, 1.0, cr.Gaussian(precision))
+        draws = cr.sample(posterior, cr.HMC(), chains=32, draws=400, warmup=100, seed=3)
+        values.append(moves_of_draws(draws, 1.0))
+    assert values[0]["half"] == pytest.approx(values[1]["value"], rel=0.1)
+    assert values[1]["value"] / values[0]["value"] == pytest.approx(times, rel=0.1)
+
+
+def test_nothing_is_said_without_a_prior_around_the_center():
+    draws = quadratic(1.0, count=100)
+    for spec in (
+        {"precision": None},
+        {"precision": 1.0, "asked": {"prior": {"mean": "origin"}}},
+    ):
+        assert moves_of_draws(cr.Draws(draws.arrays, {}, draws.nbeta, spec), 1.0) is None
+    low = {**draws.arrays, "excess": draws.arrays["excess"] - 10.0}
+    assert moves_of_draws(cr.Draws(low, {}, draws.nbeta, draws.spec), 1.0) is None
+    assert moves_of_chains(draws, {"value": 1.0, "se": 0.1}) is None
+
+
+def estimated(land, **options):
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", cr.DiagnosticWarning)
+        return cr.llc(land, seed=0, **options)
+
+
+def test_a_value_that_the_prior_makes_says_so():
+    land = toys.reduced_rank(6, 4, 6, 2, noise=1.0)
+    options = {"labels": "given", "nbeta": "wbic", "chains": 8, "draws": 200, "warmup": 100}
+    strong, weak = (estimated(land, precision=p, **options) for p in (1000.0, 0.1))
+    assert "TUNE401" in {f.code for f in strong.findings}
+    assert strong.value < 0.5 * weak.value
+    assert strong.terms["precision"] > 0.2 * strong.value > weak.terms["precision"]
+    assert strong.systematic >= strong.terms["precision"]
+
+
+def test_on_a_ladder_it_counts_with_label_noise_alone():
+    options = {"precision": 100.0, "chains": 4, "draws": 200, "warmup": 100, "kernel": cr.HMC()}
+    noisy = estimated(toys.reduced_rank(6, 4, 6, 2, noise=1.0), labels="given", **options)
+    assert noisy.terms["precision"] > 0
+    levels = tuple(500.0 * 4.0**k for k in range(4))
+    free = estimated(toys.quadratic(4), nbeta=levels, **{**options, "precision": 0.1})
+    assert "precision" not in free.terms
