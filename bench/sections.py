@@ -1,8 +1,8 @@
-"""Where the time of an SGLD step goes, part by part, on one CPU thread.
+"""Where the time of a step of SGLD or SGHMC goes, part by part, on one CPU thread.
 
 A step in C takes the place of noise, update and distance where there is one.
 
-python bench/sections.py
+python bench/sections.py [--kernel SGHMC]
 """
 
 from __future__ import annotations
@@ -26,10 +26,11 @@ from crunode.core.landscape import Landscape
 from crunode.core.rng import NoiseStream
 from crunode.sampling.group import _Runner
 from crunode.sampling.posterior import Gaussian, Posterior
-from crunode.sampling.stochastic import SGLD
+from crunode.sampling.stochastic import SGHMC, SGLD
 
 CASES = (("tiny", 8), ("tiny", 32), ("mlp", 1), ("quadratic", 8))
 PRODUCTS = (torch.mm, torch.bmm, torch.addmm, torch.baddbmm)
+KERNELS = {"SGLD": SGLD, "SGHMC": SGHMC}
 PARTS = ("gradient", "of which products", "gather", "in C", "noise", "update", "distance")
 
 
@@ -47,14 +48,14 @@ class Clock:
         self.last = time.perf_counter()
 
 
-def sections(name: str, chains: int, steps: int) -> dict[str, float]:
+def sections(name: str, chains: int, steps: int, kind: str) -> dict[str, float]:
     """Microseconds per step and chain of each part."""
     model, inputs, targets, loss_fn, batch = models.build(name)
     run = models.settings(name, len(inputs))
     posterior = Posterior(
         Landscape(model, (inputs, targets), loss_fn), nbeta=run.nbeta, prior=Gaussian(precision=run.localization)
     )
-    kernel = SGLD(step=run.step_size, batch=batch)
+    kernel = KERNELS[kind](step=run.step_size, batch=batch)
     layout = "batched" if chains > 1 else "sequential"
     group = groups_of(posterior, kernel, chains, layout, False, steps)[0]
     chains, runner = len(group.chains), _Runner(group)
@@ -70,7 +71,7 @@ def sections(name: str, chains: int, steps: int) -> dict[str, float]:
         clock.lap("gradient")
         gradient = gradient if chains > 1 else gradient[None]
         if runner.native is not None and step < steps:
-            runner.native(w, gradient, step)
+            runner.native(w, gradient, step, state.get("velocity"))
             clock.lap("in C")
             continue
         torch.linalg.vector_norm(engine.offset(w), dim=1).square_()
@@ -78,7 +79,7 @@ def sections(name: str, chains: int, steps: int) -> dict[str, float]:
         noise = runner.normal.at(step)
         clock.lap("noise")
         gradient.add_(engine.offset(w), alpha=posterior.precision)
-        w.addcmul_(gradient, runner.step, value=-0.5).addcmul_(noise, runner.step.sqrt())
+        kernel.advance(state, lambda _, slope=gradient: (slope, slope), runner.step, noise, runner.step, False)
         clock.lap("update")
     found = {part: 1e6 * statistics.quantiles(times, n=10)[0] / chains for part, times in clock.spent.items()}
     found["noise"] += drawing(runner.normal) / chains
@@ -113,13 +114,14 @@ def products(engine: Any, w: torch.Tensor, tensors: Any, steps: int) -> float:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--steps", type=int, default=150)
+    parser.add_argument("--kernel", choices=KERNELS, default="SGLD")
     options = parser.parse_args()
     warnings.simplefilter("ignore")
     torch.set_num_threads(1)
     torch.set_grad_enabled(False)
     print(f"| model | chains | {' | '.join(PARTS)} |\n|---|---|{'---|' * len(PARTS)}")
     for name, chains in CASES:
-        found = sections(name, chains, options.steps)
+        found = sections(name, chains, options.steps, options.kernel)
         print(f"| {name} | {chains} | {' | '.join(f'{found.get(part, math.nan):.3g}' for part in PARTS)} |", flush=True)
 
 

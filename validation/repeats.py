@@ -51,6 +51,7 @@ CASES: dict[str, tuple[Callable[[], crunode.Landscape], dict[str, Any]]] = {
     ),
     "reduced rank 6-4-6 at n / log n": (lambda: toys.reduced_rank(6, 4, 6, 2), {"nbeta": "wbic"}),
     "trained network": (trained, {}),
+    "trained network, SGLD": (trained, {"kernel": crunode.SGLD()}),
 }
 
 
