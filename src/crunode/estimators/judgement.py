@@ -23,7 +23,7 @@ _SPREAD_LIMIT = 1.2
 _ESS_LIMIT = 100
 _DRIFT_LIMIT = 4.0
 _GROWTH_LIMIT = 1.15
-_SENSITIVE = 0.1
+_SENSITIVE, _DOUBLED = 0.1, 1.8
 # κ from which labels count as noisy.
 _NOISY = 0.25
 # A rank is a whole number: half of it is wrong by a half or not at all.
@@ -259,8 +259,10 @@ class _Answer:
         move, noise = max(abs(half - here), abs(double - here)), 2 * self.moves["se"]
         self.terms["precision"] = math.sqrt(max(move**2 - noise**2, 0.0))
         if move > max(noise, _SENSITIVE * abs(here)):
+            # A direction that the prior alone holds adds as 1/γ to second order, and by a higher power beyond.
+            code = "TUNE402" if half - noise > _DOUBLED * abs(here) else "TUNE401"
             how = f"{half:.3g} at half the precision, {here:.3g}, {double:.3g} at twice"
-            self.findings.append(Finding.of("TUNE401", how))
+            self.findings.append(Finding.of(code, how))
 
 
 def _cost(draws: Draws, limit: Limit | None) -> dict[str, float]:

@@ -276,4 +276,12 @@ KINDS = [
         "error.",
         "Compare estimates only at equal precision, or read the value extrapolated over a ladder of nbeta.",
     ),
+    FindingKind(
+        "TUNE402",
+        "the prior makes the value",
+        "error",
+        "The estimate nearly doubles, or more, when the precision of the prior is halved: the prior holds nearly all that "
+        "chains move along, and the value says how strong it is rather than how complex the model.",
+        "Lower the precision or raise nbeta, or leave them out to have them chosen.",
+    ),
 ]

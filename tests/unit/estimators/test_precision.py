@@ -81,10 +81,23 @@ def test_a_value_that_the_prior_makes_says_so():
     land = toys.reduced_rank(6, 4, 6, 2, noise=1.0)
     options = {"labels": "given", "nbeta": "wbic", "chains": 8, "draws": 200, "warmup": 100}
     strong, weak = (estimated(land, precision=p, **options) for p in (1000.0, 0.1))
-    assert "TUNE401" in {f.code for f in strong.findings}
+    assert {"TUNE401", "TUNE402"} & {f.code for f in strong.findings}
     assert strong.value < 0.5 * weak.value
     assert strong.terms["precision"] > 0.2 * strong.value > weak.terms["precision"]
     assert strong.systematic >= strong.terms["precision"]
+
+
+@pytest.mark.parametrize("power", [1, 2])
+def test_a_value_that_doubles_with_half_the_precision_is_not_ok(power):
+    land = cr.Landscape.of_function(lambda w: w.square().pow(power).sum(), torch.zeros(4))
+    options = {"nbeta": 10.0, "chains": 64, "draws": 400, "warmup": 50, "kernel": cr.HMC()}
+    held = estimated(land, precision=1000.0, **options)
+    assert "TUNE402" in {f.code for f in held.findings}
+    assert not held.ok
+    free = estimated(land, precision=0.01, **options)
+    assert free.ok
+    assert not {"TUNE401", "TUNE402"} & {f.code for f in free.findings}
+    assert abs(free.value - 2 / power) < 2 * free.error
 
 
 def test_on_a_ladder_it_counts_with_label_noise_alone():
