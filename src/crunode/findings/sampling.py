@@ -280,8 +280,8 @@ KINDS = [
         "TUNE402",
         "the prior makes the value",
         "error",
-        "The estimate nearly doubles, or more, when the precision of the prior is halved: the prior holds nearly all that "
-        "chains move along, and the value says how strong it is rather than how complex the model.",
+        "The estimate nearly doubles, or more, when the precision of the prior is halved: the prior holds nearly all "
+        "that chains move along, and the value says how strong it is rather than how complex the model.",
         "Lower the precision or raise nbeta, or leave them out to have them chosen.",
     ),
 ]
