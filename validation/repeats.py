@@ -1,6 +1,6 @@
 """Twenty calls with twenty seeds on the same landscape: is the stated standard error how far they scatter?
 
-    python validation/repeats.py [--workers 2] [--out validation/repeats.json]
+    python validation/repeats.py [--workers 2] [--first-seed 900] [--out validation/repeats.json]
 
 Data and weights stay the same; only the seed of the estimate changes. The standard error is the Monte-Carlo part alone,
 so the ratio of the spread of the values to the mean stated standard error should be near 1. With twenty calls the
@@ -12,6 +12,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import shlex
 import statistics
 import warnings
 from collections.abc import Callable
@@ -88,10 +89,12 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--workers", type=int, default=os.cpu_count() or 1)
     parser.add_argument("--seeds", type=int, default=20)
+    parser.add_argument("--first-seed", type=int, default=900)
     parser.add_argument("--only", nargs="*", default=list(CASES))
     parser.add_argument("--out", type=Path, default=Path(__file__).with_name("repeats.json"))
     options = parser.parse_args()
-    jobs = [(name, seed) for name in options.only for seed in range(900, 900 + options.seeds)]
+    seeds = range(options.first_seed, options.first_seed + options.seeds)
+    jobs = [(name, seed) for name in options.only for seed in seeds]
     with ProcessPoolExecutor(options.workers, mp_context=get_context("spawn")) as pool:
         rows = list(pool.map(run, jobs))
     result = summary(rows)
@@ -100,8 +103,9 @@ def main() -> None:
         print(
             f"{name:<34} {row['mean']:8.3f}  spread {row['spread']:.3g}  stated {row['stated_se']:.3g}  ratio {ratio}"
         )
+    only = "" if options.only == list(CASES) else f" --only {shlex.join(options.only)}"
     content = {
-        "command": "python validation/repeats.py",
+        "command": f"python validation/repeats.py --seeds {options.seeds} --first-seed {options.first_seed}{only}",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "provenance": provenance(),
         "summary": result,
