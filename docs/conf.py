@@ -88,8 +88,8 @@ def recorded(name: str) -> dict:
 DEEP_LINEAR = """## Random deep linear networks
 
 Networks of the published benchmark's first three classes (ranks lowered at random, $10^5$ examples without label
-noise), defaults only, against the local coefficient at their weights; see [the benchmark](benchmark.md). Covered: within
-1.96 stated errors.
+noise), defaults only, against the local coefficient at their weights; see [the benchmark](benchmark.md). Covered:
+within 1.96 stated errors.
 
 | class | on | seeds from | networks | ok | median error | 95th | worst | order | covered | gradients | seconds |
 |---|---|---|---|---|---|---|---|---|---|---|---|
