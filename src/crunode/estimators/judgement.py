@@ -249,11 +249,12 @@ class _Answer:
     def _precision(self) -> None:
         settled = len(self.rows) >= 3 and not any(f.code == "LLC103" for f in self.findings)
         noisy = (self.draws.spec["measures"].get("label_noise") or 0.0) >= _NOISY
-        if self.moves is None and (noisy or not settled):
-            self.moves = moves_of_draws(self.draws, self.nearest["nbeta"])
         # A ladder that settles far from n / log n gives its limit, which the prior has no part in; with label noise it
         # does not get that far.
-        if self.moves is None or (settled and not noisy):
+        if settled and not noisy:
+            return
+        self.moves = self.moves or moves_of_draws(self.draws, self.nearest["nbeta"])
+        if self.moves is None:
             return
         here, half, double = self.moves["value"], self.moves["half"], self.moves["double"]
         move, noise = max(abs(half - here), abs(double - here)), 2 * self.moves["se"]

@@ -108,10 +108,10 @@ class _Runner:
         width = getattr(group.kernel, "uniforms", 2)
         self.uniform = NoiseStream(group.seed, group.chains, width, stream=1, kind="uniform", **place)
         self.native: NativeStep | None = None
-        frictions = {SGLD.advance: None, SGHMC.advance: getattr(group.kernel, "friction", None)}
         advance = type(group.kernel).advance
-        if group.native and advance in frictions and self.engine.mean is land.center:
-            settings = (land.center, self.step, self.engine.precision, frictions[advance])
+        if group.native and advance in (SGLD.advance, SGHMC.advance) and self.engine.mean is land.center:
+            friction = group.kernel.friction if advance is SGHMC.advance else None
+            settings = (land.center, self.step, self.engine.precision, friction)
             self.native = NativeStep.of(group.seed, group.chains, *settings)
         self.blocks: dict[str, list[dict[str, np.ndarray]]] = {"warmup": [], "draws": []}
 

@@ -164,8 +164,9 @@ def tune(
     - *step*: by stochastic approximation of the Metropolis acceptance at each level: 0.8 for HMC trajectories, 0.9
       for the Langevin proposals of unadjusted kernels, and no larger than suits the curvature at points that short
       trajectories reach. Unadjusted kernels also run at half the step, to measure what it adds.
-    - *batch*: enlarged until the predicted heating at n / log n is below 5 % of the signal; noise that minibatches have
-      at the center is taken away by a control variate where it heats.
+    - *batch*: enlarged until Langevin steps are predicted to heat by less than 5 % of the signal at n / log n; noise
+      that minibatches have at the center is taken away by a control variate where it heats.
+    - *friction*, unless the kernel was given: 0.1, or as much more as keeps that heating below 5 % too.
 
     Args:
         posterior: The target, with anything left None to choose.

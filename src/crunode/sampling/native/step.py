@@ -11,6 +11,7 @@ import ctypes
 from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -79,20 +80,12 @@ class NativeStep:
         self._addresses += [1.0 - (friction or 0.0), ctypes.addressof(grid), ctypes.addressof(self._noise)]
 
     @classmethod
-    def of(
-        cls,
-        seed: int,
-        chains: Sequence[int],
-        center: Tensor,
-        step: Tensor,
-        precision: Tensor | float,
-        friction: float | None = None,
-    ) -> NativeStep | None:
-        """A step in C where there can be one."""
+    def of(cls, seed: int, chains: Sequence[int], center: Tensor, *settings: Any) -> NativeStep | None:
+        """A step in C where there can be one; `settings` are step, precision and friction."""
         if center.device.type != "cpu" or center.dtype not in (torch.float32, torch.float64):
             return None
         library = _library()[0]
-        return None if library is None else cls(library, seed, chains, center, step, precision, friction)
+        return None if library is None else cls(library, seed, chains, center, *settings)
 
     def __call__(self, w: Tensor, gradient: Tensor, k: int, velocity: Tensor | None = None) -> Tensor:
         """Move `w` (chain, dim) by step number `k`; returns ‖w − w*‖² of each chain before the move.
