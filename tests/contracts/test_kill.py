@@ -1,6 +1,8 @@
 """A run killed at any moment, or interrupted, and started again ends with the draws of a run that never was.
 
-The runs live in forks of one process that has everything loaded, so that a start costs milliseconds.
+The runs live in forks of one process that has everything loaded, so that a start costs milliseconds. A run that waits
+for a signal does not go on for ever: a few commits after those that the signal is sent behind it stands still. Without
+that, where other processes take the processor, it could be over before the signal was sent, and end with code 0.
 """
 
 import json
@@ -25,19 +27,13 @@ from crunode.core import workers
 from crunode.core.execute import Processes, Serial
 from crunode.core.landscape import Landscape
 from crunode.core.store import RunStore
+from crunode.sampling import layout as layouts
 from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.run import sample
 from crunode.sampling.stochastic import SGNHT
 
-DRAWS, WARMUP = 900, 300
-
-
-class Split:
-    "Two groups, as for two workers, in this process."
-
-    workers = 2
-    until = None
-    map = Serial.map
+DRAWS, WARMUP = 2100, 300
+AHEAD = 2  # commits after which a run stands still
 
 
 def fork_workers():
@@ -53,11 +49,24 @@ def run(executor, layout, store=None):
     x = torch.randn(80, 3)
     land = Landscape(model, (x, x.sin().sum(1, keepdim=True)), "gaussian")
     kernel = SGNHT(step=1e-3, batch=8)
+    layouts._WORTH_A_WORKER = 2 * 8 * land.activations  # two groups of two chains
     return sample(Posterior(land, (10.0, 30.0), Gaussian(1.0)), kernel, chains=2, draws=DRAWS, warmup=WARMUP, seed=3,
                   store=store, executor=executor, layout=layout, keep=["positions"])
 
 
-def forked(executor, layout, store):
+def standing_still(most):
+    "Let no commit after the first `most` return; workers are forks, and do the same."
+    append = RunStore.append
+
+    def held(self, *arguments):
+        append(self, *arguments)
+        while commits(self.folder) >= most:
+            time.sleep(0.001)
+
+    RunStore.append = held
+
+
+def forked(executor, layout, store, most=None):
     "Start the run in a fork, and return once a signal would find it there."
     ready, there = os.pipe()
     pid = os.fork()
@@ -68,6 +77,8 @@ def forked(executor, layout, store):
         return pid
     code = 1
     try:
+        if most is not None:
+            standing_still(most)
         os.write(there, b".")
         run(executor, layout, store)
         code = 0
@@ -81,7 +92,14 @@ def forked(executor, layout, store):
 
 
 def ended(pid):
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    "The exit code; a signal that was lost leaves a process that does not end."
+    deadline = time.monotonic() + 60
+    while (found := os.waitpid(pid, os.WNOHANG)) == (0, 0):
+        if time.monotonic() > deadline:
+            os.kill(pid, signal.SIGKILL)
+            raise SystemExit("the signal was lost: the process went on for a minute after it")
+        time.sleep(0.001)
+    return os.waitstatus_to_exitcode(found[1])
 
 
 def commits(store):
@@ -91,7 +109,7 @@ def commits(store):
 def stopped_by(number, executor, layout, store, more, delay):
     "Start the run and send a signal some time after it has committed `more` chunks."
     before = commits(store)
-    pid = forked(executor, layout, store)
+    pid = forked(executor, layout, store, before + more + AHEAD)
     deadline = time.monotonic() + 60
     while commits(store) < before + more:
         if time.monotonic() > deadline or os.waitpid(pid, os.WNOHANG) != (0, 0):
@@ -112,7 +130,7 @@ def equal(one, other):
 
 SCENARIO = """
 parent, kind, layout, kills, interrupts = Path(sys.argv[1]), sys.argv[2], sys.argv[3], *map(int, sys.argv[4:])
-executor, twin = (Serial(), Serial()) if kind == "serial" else (Processes(workers=2), Split())
+executor, twin = Serial() if kind == "serial" else Processes(workers=2), Serial()
 if kind == "forked":
     fork_workers()
 whole = run(twin, layout)

@@ -108,6 +108,6 @@ def shapes(journals: Sequence[Mapping[str, Any]], kind: Kind) -> dict[str, list[
         {'excess': [2, 10]}
     """
     chains = sum(len(journal["chains"]) for journal in journals)
-    draws = min(length(journal, kind) for journal in journals)
+    draws = min((length(journal, kind) for journal in journals), default=0)
     found: Mapping[str, Any] = next((journal["arrays"][kind] for journal in journals if kind in journal["arrays"]), {})
     return {name: [chains, draws, *like["shape"]] for name, like in found.items()}

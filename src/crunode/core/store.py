@@ -71,7 +71,7 @@ class RunStore(RunFolder):
         Args:
             folder: Path of the folder; it must be absent, empty, or a run folder.
             spec: Resolved settings, as JSON-able values.
-            groups: Partition of the chains 0, 1, ... into groups of work.
+            groups: Partition of the chains 0, 1, ... into groups of work; empty for an estimate without chains.
             seed: The seed all randomness comes from.
             provenance: Versions and source state.
 
@@ -82,7 +82,7 @@ class RunStore(RunFolder):
         """
         store = cls(folder)
         chains = sorted(chain for group in groups for chain in group)
-        if not chains or chains != list(range(len(chains))) or not all(len(group) for group in groups):
+        if chains != list(range(len(chains))) or not all(len(group) for group in groups):
             raise InputError(
                 "expected groups that hold each of the chains 0, 1, ... once, "
                 f"got {[list(group) for group in groups]}; pass for example [[0, 1], [2, 3]]"

@@ -24,6 +24,7 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
+from crunode.core.deadline import check_deadline
 from crunode.core.landscape import Landscape
 from crunode.core.progress import Progress
 from crunode.core.rng import derived_seed, preserved_rng
@@ -214,6 +215,7 @@ class _Walk:
         """
         with Progress(len(shares), "points of the valley") as bar:
             for k, share in enumerate(shares):
+                check_deadline()
                 factors = self._factors(k)
                 far = reach * self._nearer * (_CLOSE if k == 0 and len(shares) > 1 else 1.0)
                 smooth = self._smooth(self._center + self._around.step(share, factors, self._random, far))

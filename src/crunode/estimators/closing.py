@@ -33,7 +33,7 @@ from crunode.curvature.krylov import Krylov, KrylovMap
 from crunode.curvature.rounding import unrounded
 from crunode.errors import InputError
 from crunode.estimators.scale import Scale
-from crunode.sampling.layout import free_memory
+from crunode.sampling.layout import memory_class
 
 __all__ = ["Closed", "Closing"]
 
@@ -49,7 +49,7 @@ _END, _REACHED = 1e-15, 1e-11
 # Coordinates serve for two steps at first, until the loss has fallen by this; below this curvature that would take more
 # steps than it saves.
 _AGAIN, _EARLY = 50.0, 1e-6
-# Gradients that are held, and the share of free memory that they may take.
+# Gradients that are held, and the share of the memory that they may take.
 _HELD, _MEMORY = 50, 0.4
 # Passes over the examples that are kept back for the rank, and a rank that is less certain than this is none.
 _RANK, _CERTAIN, _CUT, _BAND = 750, 0.03, 1e-5, 10.0
@@ -82,7 +82,7 @@ class Closing:
         seed: Random vectors come from it.
 
     Raises:
-        NoOutputs: Outputs cannot be seen in double precision, or there is too little memory.
+        NoOutputs: Outputs cannot be seen in double precision, or the machine has too little memory.
 
     Example:
         >>> from crunode.recipes.toys import reduced_rank
@@ -94,7 +94,7 @@ class Closing:
     """
 
     def __init__(self, land: Landscape, index: Tensor, share: float, seed: int = 0) -> None:
-        if 8 * _HELD * land.dim > _MEMORY * free_memory(land.device):
+        if 8 * _HELD * land.dim > _MEMORY * memory_class(land.device):
             raise NoOutputs(f"{_HELD} gradients of {land.dim} weights take too much memory")
         try:
             with preserved_rng():

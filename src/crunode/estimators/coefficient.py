@@ -11,6 +11,9 @@ from typing import Any
 
 from torch import nn
 
+from crunode.core.alone import check_alone, keep_alone, kept_alone
+from crunode.core.deadline import working_until
+from crunode.core.documents import plain
 from crunode.core.execute import Executor
 from crunode.core.landscape import Landscape
 from crunode.core.result import Draws, Estimate, Finding
@@ -24,8 +27,9 @@ from crunode.estimators.polish import Polish, center_findings, check_length, pol
 from crunode.estimators.warm_start import held_settings
 from crunode.sampling.labels import Labels, choose_labels
 from crunode.sampling.posterior import Gaussian, Posterior
-from crunode.sampling.run import sample
+from crunode.sampling.run import check_settings, sample
 from crunode.sampling.thinning import thinned
+from crunode.sampling.tuning import kernel_spec
 
 __all__ = ["llc"]
 
@@ -93,9 +97,9 @@ def llc(
         budget: The most gradients to spend (one chain, one batch), those of pilot chains and for the valley's rank
             included; None for as many as a small error takes.
         seed: All randomness comes from it.
-        store: A run folder to write to, or to resume.
-        executor: Where chains run.
-        layout: How chains are laid out; None (best) chooses.
+        store: A run folder to write to, or to resume. The answer does not depend on it.
+        executor: Where chains run. The answer does not depend on it.
+        layout: How chains are laid out, by default as the sizes of model and data suggest; it changes rounding only.
         labels: "given", or "own" for the model's own predictions at w*, which are free of label noise; None takes its
             own where w* may be the truth behind noisy ones and nbeta is not given (see `choose_labels`).
         polish: True moves the weights to a minimum near w* first, by L-BFGS on all data, and estimates there; a number
@@ -141,6 +145,23 @@ def llc(
             )
         return _announce(estimate_from(model))
     land = _landscape(model, data, loss, landscape_options)
+    counts = {"chains": chains, "draws": draws, "warmup": warmup, "budget": budget}
+    check_settings(Posterior(land, nbeta, Gaussian(precision)), kernel, counts, seed, (), layout)
+    question: dict[str, Any] = plain(
+        {
+            "landscape": land.fingerprint(),
+            "nbeta": nbeta,
+            "precision": precision,
+            "kernel": None if kernel is None else kernel_spec(kernel),
+            **counts,
+            "seed": seed,
+            "target": target,
+            "labels": labels,
+            "polish": polish,
+        }
+    )
+    if store is not None and (kept := kept_alone(store, question)) is not None:
+        return _announce(kept)
     moved: Polish | None = None
     if polish:
         most = _POLISH if polish is True else polish
@@ -155,19 +176,28 @@ def llc(
     asked = {"labels": chosen.summary(), "target": target}
     alone: Estimate | None = None
     limit: Limit | None = None
-    free = automatic and not _wants_chains(chains, draws, warmup, precision, store, executor, layout)
+    free = automatic and not _wants_chains(chains, draws, warmup, precision)
+    until = getattr(executor, "until", None)
     if free and land.dim > _HUGE and land.data.stacked:
+        if store is not None:
+            check_alone(store, question)
         rest = budget if budget is None or moved is None else max(budget - moved.gradients, 1)
-        alone = cooled_estimate(land, target, seed=seed, budget=rest)
+        with working_until(until):
+            alone = cooled_estimate(land, target, seed=seed, budget=rest)
     elif automatic or beside:
-        limit = valley_limit(land, target, seed=seed)
+        with working_until(until):
+            limit = valley_limit(land, target, seed=seed)
         if free and limit is not None and (limit.smooth or (land.dim > _SMALL and _too_little(budget, limit, moved))):
             alone = valley_estimate(land, limit, seed)
     if alone is not None:
         estimate = replace(alone, diagnostics={**alone.diagnostics, **asked})
         if moved is not None:
             estimate = _with_descent(estimate, moved, land.data.rows, "polish")
-        return _announce(_with_labels(estimate, chosen))
+        estimate = _answering(question, _with_labels(estimate, chosen))
+        if store is not None:
+            check_alone(store, question)
+            keep_alone(store, estimate)
+        return _announce(estimate)
     part = thinned(land, seed=seed) if automatic else None
     land = land if part is None else part
     posterior = Posterior(land, nbeta, Gaussian(precision))
@@ -176,7 +206,7 @@ def llc(
     before = (0 if limit is None else limit.gradients) + (0 if moved is None else moved.gradients)
     before += check_length(budget, land.data.rows) if looks and budget is not None else 0
     rest = budget if budget is None else max(budget - before, 1)
-    options: dict[str, Any] = {"chains": chains, "draws": draws, "warmup": warmup, "budget": rest}
+    options: dict[str, Any] = {**counts, "budget": rest}
     if automatic and limit is not None and all(value is None for value in options.values()):
         options = _lengths_beside(limit, land.dim)
     options["seed"] = seed
@@ -185,7 +215,7 @@ def llc(
     except EstimationError as error:
         if not isinstance(error.partial, Draws):
             raise
-        failed = failed_estimate(error.partial, land.findings)
+        failed = _answering(question, failed_estimate(error.partial, land.findings))
         if moved is not None:
             failed = _with_descent(failed, moved, chosen.landscape.data.rows, "polish")
         if store is not None:
@@ -209,12 +239,18 @@ def llc(
     below = None if limit is not None else rank_finding(land, estimate)
     if below is not None:
         estimate = estimate.with_findings(below)
+    estimate = _answering(question, estimate)
     if store is not None:
         save_estimate(store, estimate)
     return _announce(estimate)
 
 
 llc.held_settings = held_settings  # type: ignore[attr-defined]  # read by trackers of training
+
+
+def _answering(question: dict[str, Any], estimate: Estimate) -> Estimate:
+    """The estimate with what was asked for in its settings."""
+    return replace(estimate, spec={**estimate.spec, "question": question})
 
 
 def _with_descent(estimate: Estimate, way: Polish, rows: int, name: str) -> Estimate:

@@ -24,6 +24,7 @@ import torch
 from torch import Tensor
 
 from crunode.core.data import Examples, leaves
+from crunode.core.deadline import check_deadline
 from crunode.core.landscape import Landscape
 from crunode.core.progress import Progress
 from crunode.core.rng import derived_seed
@@ -197,6 +198,7 @@ class CooledChain:
     def level(self, t: float, *, first: bool) -> Level | None:
         """λ̂ at t; None where the budget does not allow for it or no step is short enough."""
         before = self.spent
+        check_deadline()
         for _ in range(_RETRIES):
             stiff = _MARGIN * t * self.top
             steps = math.ceil(_PERIODS * 2 * math.pi * math.sqrt(stiff) / STEP)

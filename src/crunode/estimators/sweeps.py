@@ -25,7 +25,6 @@ from crunode.core.result import Estimate, provenance
 from crunode.errors import DiagnosticWarning, EstimationError, InputError, StoreError, StoreMismatch
 from crunode.estimators.coefficient import llc
 from crunode.estimators.sweep_result import Cell, Sweep
-from crunode.sampling.layout import choose_layout
 from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.run import kernel_spec
 from crunode.sampling.stochastic import SGLD
@@ -109,7 +108,7 @@ def sweep(
     _check(counts, kernel, store, executor)
     kernel = SGLD() if kernel is None else kernel
     home = None if store is None else Path(store).absolute()
-    plan, layout = _plan(landscape, kernel, counts, home)
+    plan = _plan(landscape, kernel, counts, home)
     assert plan.precision is not None  # the prior is a Gaussian
     here: Point = (plan.kernel.step, plan.precision, plan.nbeta[0])
     grid = _grid(axes, here)
@@ -118,7 +117,7 @@ def sweep(
         around.append(tuple(x * factor if j == k else x for j, x in enumerate(here)))  # type: ignore[arg-type]
     wanted = [(e, g, b) for b in grid["nbeta"] for g in grid["precision"] for e in grid["step"]]
     points = list(dict.fromkeys([*wanted, *around]))
-    settings = {"chains": plan.chains, "draws": plan.draws, "warmup": plan.warmup, "seed": seed, "layout": layout}
+    settings = {"chains": plan.chains, "draws": plan.draws, "warmup": plan.warmup, "seed": seed}
     jobs = [_Job(landscape, None, None, {"seed": seed}, home)]
     jobs += [_Job(landscape, point, replace(plan.kernel, step=point[0]), settings, home) for point in points]
     records = []
@@ -207,8 +206,8 @@ def _grid(axes: Mapping[str, tuple[float, ...] | None], here: Point) -> dict[str
     return grid
 
 
-def _plan(landscape: Landscape, kernel: Any, counts: Mapping[str, Any], home: Path | None) -> tuple[Plan, str]:
-    """The tuner's choice at nβ = n / log n and the layout of chains, from the folder where it has them."""
+def _plan(landscape: Landscape, kernel: Any, counts: Mapping[str, Any], home: Path | None) -> Plan:
+    """The tuner's choice at nβ = n / log n, from the folder where it has one."""
     asked = plain({"landscape": landscape.fingerprint(), "kernel": kernel_spec(kernel), **counts})
     path = None if home is None else home / "sweep.json"
     if path is not None and path.exists():
@@ -217,16 +216,15 @@ def _plan(landscape: Landscape, kernel: Any, counts: Mapping[str, Any], home: Pa
     if taken and not (path is not None and path.exists()):  # in this order: another process may just have begun
         raise StoreError(f"expected a new folder, or one of a sweep, got {home}; choose another")
     plan = tune(Posterior(landscape, "wbic", Gaussian()), kernel, **counts)
-    layout = choose_layout(landscape, plan.chains, getattr(plan.kernel, "batch", None))[0]
     if path is not None and home is not None:
         with locked(home / "sweep.lock"):
             if path.exists():  # another process was first
                 return _stored(path, asked, kernel)
-            write_document(path, _FORMAT, _VERSION, {"asked": asked, "plan": plain(plan.spec()), "layout": layout})
-    return plan, layout
+            write_document(path, _FORMAT, _VERSION, {"asked": asked, "plan": plain(plan.spec())})
+    return plan
 
 
-def _stored(path: Path, asked: Mapping[str, Any], kernel: Any) -> tuple[Plan, str]:
+def _stored(path: Path, asked: Mapping[str, Any], kernel: Any) -> Plan:
     content = read_document(path, _FORMAT, _VERSION)
     lines = diff(content["asked"], asked)
     if lines:
@@ -235,7 +233,7 @@ def _stored(path: Path, asked: Mapping[str, Any], kernel: Any) -> tuple[Plan, st
             + "\n  ".join(lines)
             + "\nChoose another folder, or repeat the call with the stored settings."
         )
-    return Plan.from_spec(content["plan"], kernel), content["layout"]
+    return Plan.from_spec(content["plan"], kernel)
 
 
 def _vacant(home: Path) -> bool:

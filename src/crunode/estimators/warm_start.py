@@ -14,7 +14,7 @@ def held_settings(estimate: Estimate) -> dict[str, Any]:
     """The arguments with which `llc` uses the settings of an earlier estimate instead of tuning again.
 
     These are the levels of nβ, the precision γ, the kernel with its step, the numbers of chains, draws and warm-up
-    steps, the layout of chains, and whose labels were taken. An estimate that comes from the valley of a noise-free
+    steps, and whose labels were taken. An estimate that comes from the valley of a noise-free
     loss, with chains beside it or without, is made by a rule that has nothing to tune; of it only the choice of labels
     is kept.
 
@@ -37,7 +37,7 @@ def held_settings(estimate: Estimate) -> dict[str, Any]:
     kept: dict[str, Any] = {} if labels is None else {"labels": labels["kind"]}
     if "kernel" not in spec or "limit" in spec:
         return kept
-    kept |= {"nbeta": tuple(spec["nbeta"]), "layout": spec["layout"]["layout"]}
+    kept |= {"nbeta": tuple(spec["nbeta"])}
     kept |= {name: spec[name] for name in ("precision", "chains", "draws", "warmup")}
     if spec["kernel"]["name"] in KERNELS:  # others stay as they were given
         kept["kernel"] = Plan.from_spec(spec).kernel

@@ -23,7 +23,7 @@ from crunode.sampling.tuning import KERNELS
 
 __all__ = ["landscape_from", "options_from", "options_of", "settings_from", "weights_from"]
 
-_OPTIONS = ("chains", "draws", "warmup", "nbeta", "precision", "layout", "budget")
+_OPTIONS = ("chains", "draws", "warmup", "nbeta", "precision", "layout", "budget", "labels", "target", "polish")
 
 
 def landscape_from(target: str) -> Landscape:

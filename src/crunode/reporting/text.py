@@ -61,7 +61,7 @@ def run_summary(folder: str | os.PathLike[str]) -> dict[str, Any]:
 
 def _summary(store: RunStore, manifest: Mapping[str, Any]) -> dict[str, Any]:
     spec, journals = manifest["spec"], store.journals(manifest)
-    done = {kind: min(length(j, kind) for j in journals) for kind in ("warmup", "draws")}
+    done = {kind: min((length(j, kind) for j in journals), default=0) for kind in ("warmup", "draws")}
     names = sorted((store.folder / "estimates").glob("*.json"))
     estimates = [load_estimate(store.folder, unquote(path.stem)) for path in names]
     return {

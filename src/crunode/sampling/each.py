@@ -16,7 +16,7 @@ from crunode.core.landscape import Landscape
 from crunode.core.result import Draws, Finding, provenance
 from crunode.errors import EstimationError, InputError
 from crunode.sampling.group import Group, Observable, Outcome, run_group
-from crunode.sampling.layout import free_memory, step_memory
+from crunode.sampling.layout import enough_for_a_worker, memory_class, step_memory
 from crunode.sampling.posterior import Posterior, Rung
 from crunode.sampling.run import check_settings, kernel_findings
 from crunode.sampling.stepping import steps_of
@@ -24,7 +24,7 @@ from crunode.sampling.tuning import kernel_spec, tune
 
 __all__ = ["sample_each"]
 
-# Of the free memory, what a group of data sets may take.
+# Of the memory, what a group of data sets may take.
 _SHARE = 0.5
 _FIRST = torch.zeros(1, dtype=torch.int64)
 
@@ -91,7 +91,7 @@ def sample_each(
     rungs = resolved[0].rungs(steps_of(kernel, len(resolved[0].levels)))
     per_set = [rung for rung in rungs for _ in range(plan.chains)]
     executor = executor or Serial()
-    parts = _parts(first.landscape, len(posteriors), len(per_set), int(getattr(executor, "workers", 1) or 1))
+    parts = _parts(first.landscape, len(posteriors), len(per_set))
     jobs = [
         Group(
             resolved[part[0]],
@@ -166,11 +166,13 @@ def _per_chain(rungs: Sequence[Rung]) -> dict[str, Any]:
     return {"nbeta_per_chain": [r.nbeta for r in rungs], "role_per_chain": [r.role for r in rungs]}
 
 
-def _parts(land: Landscape, sets: int, rows: int, workers: int) -> list[list[int]]:
-    """Data sets in groups of nearly equal size that fit the memory, at least one for each worker."""
+def _parts(land: Landscape, sets: int, rows: int) -> list[list[int]]:
+    """Data sets in groups of nearly equal size that fit the memory, and are no larger than takes a worker's while."""
     each = rows * (step_memory(land, 1, None) + land.center.element_size() * _numbers(land))
-    fit = max(1, int(_SHARE * free_memory(land.device) / workers / each))
-    count = min(max(-(-sets // fit), min(workers, sets)), sets)
+    fit = max(1, int(_SHARE * memory_class(land.device) / each))
+    if land.device.type == "cpu":
+        fit = min(fit, -(-enough_for_a_worker(land, land.data.rows) // rows))
+    count = -(-sets // fit)
     ends = [sets * k // count for k in range(count + 1)]
     return [list(range(a, b)) for a, b in itertools.pairwise(ends)]
 

@@ -59,7 +59,7 @@ def sample(
         observe: Functions of (landscape, w) to record at every kept draw.
         store: A run folder. If it holds this run already, sampling goes on where it stopped.
         executor: Where groups of chains run; `Serial()` by default.
-        layout: "batched" or "sequential"; None (best) chooses by memory and a trial.
+        layout: "batched" or "sequential"; None (best) chooses by the sizes of model and data.
         compiled: Compile gradients with `torch.compile`; pays on long runs and on GPUs.
         checks: Run chains beside the ladder too, that show how far an estimate depends on precision and step.
 
@@ -111,9 +111,9 @@ def sample(
     roles = [rung.role for rung in per_chain]
     spec = {"asked": asked, **size, **plan.spec(), "nbeta_per_chain": nbeta, "role_per_chain": roles}
     if isinstance(kernel, Exchange):
-        groups, chosen = _ladders(posterior, plan.chains, executor)
+        groups, chosen = _ladders(posterior, plan.chains)
     else:
-        groups, chosen = _groups(posterior, kernel, list(ids), layout, executor)
+        groups, chosen = _groups(posterior, kernel, list(ids), layout)
     handle = None
     if store is not None:
         handle = RunStore.create(store, spec=spec, groups=groups, seed=seed, provenance=provenance())
@@ -220,19 +220,18 @@ def _stored_plan(store: Any, asked: Mapping[str, Any], kernel: Any) -> Plan | No
 
 
 def _groups(
-    posterior: Posterior, kernel: Any, ids: list[int], layout: str | None, executor: Executor
+    posterior: Posterior, kernel: Any, ids: list[int], layout: str | None
 ) -> tuple[list[list[int]], dict[str, str]]:
     why = "asked for"
-    workers = min(int(getattr(executor, "workers", 1) or 1), len(ids))
     check_memory(posterior.landscape, getattr(kernel, "batch", None))
     if layout is None:
-        layout, why = choose_layout(posterior.landscape, -(-len(ids) // workers), getattr(kernel, "batch", None))
+        layout, why = choose_layout(posterior.landscape, len(ids), getattr(kernel, "batch", None))
     if layout == "sequential":
         groups = [[c] for c in ids]
     else:
         if not posterior.landscape.data.stacked:
             raise InputError("expected data that stacks for layout='batched', got batches of unlike shapes")
-        groups = split_chains(posterior.landscape, ids, getattr(kernel, "batch", None), workers)
+        groups = split_chains(posterior.landscape, ids, getattr(kernel, "batch", None))
     return groups, {"layout": layout, "why": why}
 
 
@@ -250,7 +249,7 @@ def _check_exchange(posterior: Posterior, layout: str | None) -> None:
         raise InputError("expected data that stacks for Exchange, got batches of unlike shapes")
 
 
-def _ladders(posterior: Posterior, chains: int, executor: Executor) -> tuple[list[list[int]], dict[str, str]]:
+def _ladders(posterior: Posterior, chains: int) -> tuple[list[list[int]], dict[str, str]]:
     """Groups of whole ladders: chains may be apart, the rungs of a chain may not."""
     land, rungs = posterior.landscape, len(posterior.levels)
     need, free = step_memory(land, rungs, None), free_memory(land.device)
@@ -259,8 +258,7 @@ def _ladders(posterior: Posterior, chains: int, executor: Executor) -> tuple[lis
             f"expected a step of {rungs} rungs to fit the memory of {land.device}, got about {need / 1e9:.3g} GB "
             f"against {free / 1e9:.3g} GB free; give fewer levels of nbeta, or use another device"
         )
-    workers = min(int(getattr(executor, "workers", 1) or 1), chains)
-    parts = min(len(split_chains(land, range(chains * rungs), None, workers)), chains)
+    parts = min(len(split_chains(land, range(chains * rungs), None)), chains)
     ends = [chains * k // parts for k in range(parts + 1)]
     groups = [[r * chains + c for r in range(rungs) for c in range(*part)] for part in itertools.pairwise(ends)]
     return groups, {"layout": "batched", "why": "rungs of a ladder run side by side"}

@@ -1,4 +1,4 @@
-"""Losses at many points of a plane in weight space, by the layout that a trial finds fastest.
+"""Losses at many points of a plane in weight space, by a layout that follows from the sizes of model and data.
 
 At w = w₀ + Σ_k c_k d_k the values of a first linear layer are linear in c: for weights W and bias b of the point,
 
@@ -10,8 +10,6 @@ for images it is most of the work. What follows is evaluated at each point.
 
 from __future__ import annotations
 
-import math
-import time
 import warnings
 from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass
@@ -26,7 +24,7 @@ from crunode.core.data import leaves, map_tree
 from crunode.core.landscape import Landscape
 from crunode.core.progress import Progress
 from crunode.core.rng import preserved_rng
-from crunode.sampling.layout import free_memory
+from crunode.sampling.layout import memory_class, why_apart
 
 __all__ = ["Layout", "first_layer", "plane_losses"]
 
@@ -97,7 +95,7 @@ def plane_losses(
         origin: A flat vector of weights.
         directions: Rows of k directions.
         coordinates: One row of k numbers for each point.
-        layout: How to evaluate; None takes the fastest in a trial of a few points.
+        layout: How to evaluate; None chooses by the sizes of model and data.
 
     Returns:
         Losses in double precision, and the layout with the reason for it. Losses may be infinite or not numbers.
@@ -118,7 +116,7 @@ def plane_losses(
         if layout is not None:
             why = "as asked for"
         else:
-            layout, why = _fastest(land, ways, at)
+            layout, why = _chosen(land, ways, at)
         values = _all_points(ways[layout.name], at, layout)
     return values.cpu().numpy() / land.data.rows, {**asdict(layout), "why": why}
 
@@ -297,54 +295,46 @@ def _dtypes(land: Landscape) -> Iterator[torch.dtype]:
     yield from (value.dtype for value in land._fixed.values())
 
 
-def _fastest(land: Landscape, ways: dict[str, _Whole], at: Tensor) -> tuple[Layout, str]:
-    """The layout with the least time for a point in a trial."""
+def _chosen(land: Landscape, ways: dict[str, _Whole], at: Tensor) -> tuple[Layout, str]:
+    """The first layer once for all points where that can be, and several points at once where they are small."""
+    alone = Layout("sequential", 1, land.chunk_rows())
     if not land.data.stacked or len(at) <= _FEW:
-        why = "few points" if land.data.stacked else "batches have unlike shapes"
-        return Layout("sequential", 1, land.chunk_rows()), why
-    best, least, told = Layout("sequential", 1, land.chunk_rows()), math.inf, []
-    for name, layout in _candidates(land, ways, len(at)):
-        try:
-            with warnings.catch_warnings():
-                warnings.simplefilter("error")  # an operation without a batching rule warns, and is slow
-                took = _trial(ways[name], at, layout)
-        except Exception as error:
-            told.append(f"{name} of {layout.points} does not go ({type(error).__name__})")
-            continue
-        told.append(f"{name} of {layout.points} {took:.2g} s a point")
-        if took < least:
-            best, least = layout, took
-    return best, f"fastest in a trial: {', '.join(told)}"
+        return alone, "few points" if land.data.stacked else "batches have unlike shapes"
+    several = _several(land, ways.get("affine", ways["batched"]), len(at))
+    if "affine" in ways:
+        way, single = ways["affine"], Layout("affine", 1, _rows(land, ways["affine"]))
+        if several.points > 1 and _goes(way, at, several):
+            return several, "the first layer once for all points, the rest for several together"
+        return single, "the first layer once for all points, the rest point by point"
+    if several.points == 1:
+        return alone, "one point fills the caches"
+    against = why_apart(land, several.points, several.rows, shared=True)
+    return (several, "several points together") if against is None else (alone, against)
 
 
-def _candidates(land: Landscape, ways: dict[str, _Whole], count: int) -> Iterator[tuple[str, Layout]]:
-    cpu = land.device.type == "cpu"
-    room = free_memory(land.device) / (16 * land.center.element_size())
-    for name, way in ways.items():
-        rows = max(16, (_ONE if cpu else _GPU) // way.per_example)
-        # In equal parts, none of which is small.
-        rows = -(-land.data.rows // max(1, round(land.data.rows / rows))) if land.pointwise else land.chunk_rows()
-        if name != "batched":
-            yield name, Layout(name, 1, rows if name == "affine" else max(rows, land.chunk_rows()))
-        several = min(_SEVERAL if cpu else _GPU, int(room))
-        points = min(count, several // (rows * way.per_example + land.dim))
-        if name != "sequential" and points > 1:
-            yield name, Layout(name, points, rows)
+def _rows(land: Landscape, way: _Whole) -> int:
+    """Examples at once: equal parts of which none is small."""
+    rows = max(16, (_ONE if land.device.type == "cpu" else _GPU) // way.per_example)
+    return -(-land.data.rows // max(1, round(land.data.rows / rows))) if land.pointwise else land.chunk_rows()
 
 
-def _trial(way: _Whole, at: Tensor, layout: Layout) -> float:
-    """Seconds for a point, the better one of two calls after one to warm up."""
-    sums, some = next(iter(way.blocks())), at[: layout.points]
-    best = math.inf
-    for _ in range(3):
-        start = time.perf_counter()
-        sums(some, layout.rows)
-        if at.device.type == "cuda":
-            torch.cuda.synchronize(at.device)
-        best = min(best, time.perf_counter() - start)
-        if best > 0.2:  # no warming up changes that
-            break
-    return best / len(some)
+def _several(land: Landscape, way: _Whole, count: int) -> Layout:
+    """Several whole points at once, as many as caches and memory hold."""
+    cpu, rows = land.device.type == "cpu", _rows(land, way)
+    room = memory_class(land.device) / (16 * land.center.element_size())
+    most = min(_SEVERAL if cpu else _GPU, int(room)) // (rows * way.per_example + land.dim)
+    return Layout("affine" if isinstance(way, _Affine) else "batched", max(1, min(count, most)), rows)
+
+
+def _goes(way: _Whole, at: Tensor, layout: Layout) -> bool:
+    """Whether some points can be evaluated so."""
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("error")  # an operation without a batching rule warns, and is slow
+            next(iter(way.blocks()))(at[: layout.points], layout.rows)
+    except Exception:
+        return False
+    return True
 
 
 def _all_points(way: _Whole, at: Tensor, layout: Layout) -> Tensor:

@@ -20,7 +20,7 @@ from crunode.core.identity import identity
 from crunode.core.landscape import Landscape
 from crunode.core.result import Estimate, Finding, provenance
 from crunode.core.rng import derived_seed, preserved_rng
-from crunode.errors import DiagnosticWarning, EstimationError, InputError
+from crunode.errors import DeadlineReached, DiagnosticWarning, EstimationError, InputError
 
 __all__ = [
     "Held",
@@ -101,6 +101,8 @@ def measure(landscape: Landscape, probe: Probe, seed: int, settings: Mapping[str
                 bound = _bound_arguments(probe)
                 if any(key not in bound or bound[key] != value for key, value in settings.items()):
                     found = _checked(probe(landscape, **given, **settings))
+        except DeadlineReached:  # no fault of the probe: the same call goes on from here
+            raise
         except Exception as error:
             return _plain_estimate(_failed(probe, error, given.get("seed")))
     spec = dict(found.spec)

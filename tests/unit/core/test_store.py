@@ -188,7 +188,7 @@ def test_diff():
     assert len(diff({"a": "x" * 500}, {"a": 1})[0]) < 150
 
 
-@pytest.mark.parametrize("groups", [[], [[]], [[0], [0]], [[1]], [[0, 2]], [[0], []]])
+@pytest.mark.parametrize("groups", [[[]], [[0], [0]], [[1]], [[0, 2]], [[0], []]])
 def test_groups_must_partition_the_chains(tmp_path, groups):
     with pytest.raises(InputError, match="each of the chains"):
         create(tmp_path / "run", groups=groups)

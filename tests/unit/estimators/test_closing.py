@@ -56,6 +56,6 @@ def test_a_budget_that_is_too_small_ends_it() -> None:
 
 def test_memory_is_known_before(monkeypatch: pytest.MonkeyPatch) -> None:
     land = reduced_rank(30, 20, 30, rank=6)
-    monkeypatch.setattr(closing, "free_memory", lambda device: 1e5)
+    monkeypatch.setattr(closing, "memory_class", lambda device: 1e5)
     with pytest.raises(NoOutputs, match="gradients of 1200 weights"):
         Closing(land, torch.arange(50), 0.1)
