@@ -25,7 +25,7 @@ fi; \
 $(1)/bin/python -m pip install -q $(2)
 endef
 
-.PHONY: help setup test coverage trainers lint demo bench docs clean
+.PHONY: help setup test coverage trainers lint census demo bench docs clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -48,11 +48,15 @@ trainers: $(VENV)/.stamp-dev ## trackers inside the real Lightning and Hugging F
 	@$(call install,.venv-trainers,--no-deps -e .)
 	$(ONE_THREAD) .venv-trainers/bin/python -m pytest tests/oracles/test_trainers.py
 
-lint: $(VENV)/.stamp-dev ## ruff (rules and format), mypy, import direction
+lint: $(VENV)/.stamp-dev ## ruff (rules and format), mypy, import direction, figures that may not grow
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python bench/census.py --check
+
+census: $(VENV)/.stamp-dev ## sizes and ties by package; LIST=FIGURE says where, WRITE=1 and RAISE="reason" change census.toml
+	@$(BIN)/python bench/census.py $(if $(LIST),--list $(LIST)) $(if $(WRITE),--write) $(if $(RAISE),--raise "$$RAISE")
 
 browser: $(BROWSER)/.stamp ## the dashboard in Chromium ($$CHROMIUM, or the one on the path)
 	$(ONE_THREAD) CRUNODE_BROWSER=1 $(BROWSER)/bin/python -m pytest tests/browser
