@@ -103,7 +103,9 @@ def _clashes(path: Path) -> set[str]:
 def _text_files() -> Iterator[Path]:
     for folder, folders, names in os.walk(ROOT):
         folders[:] = [f for f in folders if f not in GENERATED and not re.match(r"\.venv|.*_cache$", f)]
-        kept = (n for n in names if Path(n).suffix not in NOT_TEXT and not n.startswith(".coverage"))
+        kept = (
+            n for n in names if n not in GENERATED and Path(n).suffix not in NOT_TEXT and not n.startswith(".coverage")
+        )
         yield from (Path(folder, name) for name in kept)
 
 
