@@ -300,6 +300,7 @@ def _size(count: int) -> str:
 
 
 def _described(run: RunEntry, record: Any) -> str:
+    from crunode.core.origin import described
     from crunode.core.run_record import flat_settings
 
     ok = "not known" if run.ok is None else "yes" if run.ok else "no"
@@ -318,7 +319,5 @@ def _described(run: RunEntry, record: Any) -> str:
         lines.append(f"result     {number.name} {value}{errors}{'' if number.ok else '  not ok'}")
     lines += [f"finding    {f['severity']} {f['code']}: {f['message']}" for f in record.findings]
     lines += [f"setting    {key} = {value}" for key, value in flat_settings(record.settings).items()]
-    lines.append(
-        "made with  " + ", ".join(f"{k} {v}" for k, v in record.provenance.items() if isinstance(v, str | int))
-    )
+    lines.append(f"made with  {described(record.provenance)}")
     return "\n".join(shown(line) for line in lines)

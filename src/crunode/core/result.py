@@ -7,17 +7,14 @@ import html
 import importlib
 import json
 import math
-import platform
-import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
-import torch
 
 from crunode._extras import need
+from crunode.core.origin import provenance
 from crunode.errors import FINDINGS, InputError
 
 __all__ = ["Draws", "Estimate", "Finding", "provenance"]
@@ -45,48 +42,6 @@ class Finding:
 
     def __str__(self) -> str:
         return f"{self.code} {self.message}. {self.remedy}"
-
-
-def provenance() -> dict[str, Any]:
-    """Versions, machine kind and source state, as stored beside every result.
-
-    Example:
-        >>> sorted(provenance())[:2]
-        ['crunode', 'git']
-    """
-    from crunode import __version__
-
-    return {
-        "crunode": __version__,
-        "torch": torch.__version__,
-        "numpy": np.__version__,
-        "python": sys.version.split()[0],
-        "platform": f"{platform.system()} {platform.machine()}",
-        "threads": torch.get_num_threads(),
-        "git": _git_commit(Path()),
-    }
-
-
-def _git_commit(folder: Path) -> str | None:
-    """The commit checked out around `folder`, read from git's files (starting git would cost more than some runs)."""
-    try:
-        folder = folder.absolute()
-        home = next((p / ".git" for p in (folder, *folder.parents) if (p / ".git").exists()), None)
-        if home is None:
-            return None
-        if home.is_file():  # a worktree: the file says where its folder is
-            home = (home.parent / home.read_text().removeprefix("gitdir:").strip()).resolve()
-        text = (home / "HEAD").read_text().strip()
-        if not text.startswith("ref: "):
-            return text
-        shared = home / (home / "commondir").read_text().strip() if (home / "commondir").exists() else home
-        loose = shared / text[5:]
-        if loose.exists():
-            return loose.read_text().strip()
-        rows = (line.split() for line in (shared / "packed-refs").read_text().splitlines())
-        return next((row[0] for row in rows if row[1:] == [text[5:]]), None)
-    except (OSError, UnicodeDecodeError):
-        return None
 
 
 @dataclass(frozen=True)

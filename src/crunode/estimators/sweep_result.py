@@ -36,6 +36,7 @@ class Cell:
         accept: Mean acceptance of a Metropolis kernel; None for others.
         trace: Pairs (step number, nβ times the excess loss averaged over chains and neighboring steps); warm-up has
             negative numbers. It ends where a chain turned non-finite.
+        provenance: Versions and source state.
     """
 
     step: float
@@ -48,6 +49,7 @@ class Cell:
     findings: tuple[str, ...] = ()
     accept: float | None = None
     trace: tuple[tuple[float, float], ...] = ()
+    provenance: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @classmethod
     def of(cls, estimate: Estimate, point: tuple[float, float, float]) -> Cell:
@@ -63,6 +65,7 @@ class Cell:
             findings=tuple(f.code for f in estimate.findings),
             accept=None if accept is None or accept.size == 0 else float(accept.mean()),
             trace=() if drawn is None else _trace(drawn, point[2]),
+            provenance=dict(estimate.provenance),
         )
 
     @classmethod

@@ -20,8 +20,9 @@ from crunode.core.execute import Executor, Serial
 from crunode.core.guarded import replace_file
 from crunode.core.landscape import Landscape
 from crunode.core.logs import logging_to
+from crunode.core.origin import merged, provenance
 from crunode.core.progress import Progress
-from crunode.core.result import Estimate, provenance
+from crunode.core.result import Estimate
 from crunode.errors import DiagnosticWarning, EstimationError, InputError, StoreError, StoreMismatch
 from crunode.estimators.coefficient import llc
 from crunode.estimators.sweep_result import Cell, Sweep
@@ -132,6 +133,7 @@ def sweep(
         warnings.warn(f"default estimate: {'; '.join(doubts)}", DiagnosticWarning, stacklevel=2)
     size = {"n": landscape.n, "dim": landscape.dim}
     chosen = {"kernel": plain(kernel_spec(plan.kernel)), "reasons": dict(plan.reasons)}
+    origins = [estimate.provenance, *(cell.provenance for cell in cells.values())]
     found = Sweep(
         grid["step"],
         grid["precision"],
@@ -139,7 +141,7 @@ def sweep(
         tuple(cells[point] for point in wanted),
         tuple(cells[point] for point in around),
         estimate,
-        {**size, **chosen, **settings, "provenance": provenance()},
+        {**size, **chosen, **settings, "provenance": merged(origins)},
     )
     if home is not None:
         with locked(home / "sweep.lock"):
@@ -193,7 +195,7 @@ def _computed(job: _Job, place: Path | None) -> dict[str, Any]:
         estimate = llc(job.landscape, **options)
     except EstimationError as error:  # failed before there were draws to return
         seen = {"error": str(error)}
-        estimate = Estimate("llc", math.nan, se=math.nan, systematic=math.nan, diagnostics=seen)
+        estimate = Estimate("llc", math.nan, math.nan, math.nan, diagnostics=seen, provenance=provenance())
     return estimate.to_dict() if job.point is None else asdict(Cell.of(estimate, job.point))
 
 

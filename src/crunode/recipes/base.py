@@ -164,12 +164,14 @@ class Result:
         value: What `compute` returned, as JSON gives it back; None when it failed.
         seconds: How long it took.
         error: The error of a cell that failed.
+        provenance: Versions and source state of the process that computed it.
     """
 
     cell: Cell
     value: dict[str, Any] | None
     seconds: float
     error: str | None = None
+    provenance: Mapping[str, Any] = field(default_factory=dict, repr=False)
 
     @property
     def settings(self) -> Mapping[str, Any]:
@@ -258,7 +260,7 @@ class Run:
         results: What came out of each cell, failed ones too.
         figures: Pictures that were drawn.
         messages: What else happened, such as a picture that could not be drawn.
-        provenance: Versions and source state.
+        provenance: Versions and source state: a list where cells, or cells and table, were made by different ones.
     """
 
     recipe: Recipe = field(repr=False)
@@ -304,6 +306,7 @@ class Run:
                     "value": result.value,
                     "seconds": result.seconds,
                     "error": result.error,
+                    "provenance": dict(result.provenance),
                 }
                 for result in self.results
             ],

@@ -16,8 +16,8 @@ from crunode.core.documents import diff, document_bytes, dumps, loads, plain, re
 from crunode.core.execute import Executor, Serial
 from crunode.core.guarded import replace_file
 from crunode.core.logs import log, logging_to
+from crunode.core.origin import merged, provenance
 from crunode.core.progress import Progress
-from crunode.core.result import provenance
 from crunode.core.threads import one_thread
 from crunode.errors import (
     DeadlineReached,
@@ -60,7 +60,7 @@ def run_job(job: Job) -> Result:
     """
     if job.file is not None and job.file.exists():
         return _read(job.cell, job.file)
-    start = time.perf_counter()
+    start, origin = time.perf_counter(), {**provenance(), "threads": 1}
     try:
         with one_thread(), warnings.catch_warnings():
             warnings.simplefilter("ignore", DiagnosticWarning)  # rows and notes say what is to be said
@@ -72,9 +72,9 @@ def run_job(job: Job) -> Result:
     except DeadlineReached:
         raise
     except Exception as error:
-        return Result(job.cell, None, time.perf_counter() - start, f"{type(error).__name__}: {error}")
+        return Result(job.cell, None, time.perf_counter() - start, f"{type(error).__name__}: {error}", origin)
     seconds = time.perf_counter() - start
-    result = Result(job.cell, value, seconds)
+    result = Result(job.cell, value, seconds, provenance=origin)
     if job.file is not None:
         _keep(result, job.file)
     return result
@@ -82,8 +82,9 @@ def run_job(job: Job) -> Result:
 
 def _keep(result: Result, file: Path) -> None:
     """Write a cell's file. A worker that was given up may still be at it: each has a temporary name of its own."""
-    kept = {"cell": result.cell.name, "settings": result.cell.settings, "value": result.value}
-    replace_file(file, document_bytes(_CELL, _FORMAT, {**kept, "seconds": result.seconds, "provenance": provenance()}))
+    kept: dict[str, Any] = {"cell": result.cell.name, "settings": result.cell.settings, "value": result.value}
+    kept |= {"seconds": result.seconds, "provenance": result.provenance}
+    replace_file(file, document_bytes(_CELL, _FORMAT, kept))
 
 
 def run_recipe(
@@ -111,10 +112,16 @@ def run_recipe(
         good = [result for result in results if result.error is None]
         rows = [*_table(recipe, good, size), *(_failed(result) for result in results if result.error is not None)]
         figures, messages = _drawn(recipe, good, home)
-        run = Run(recipe, size, seed, tuple(rows), results, figures, messages, provenance())
+        run = Run(recipe, size, seed, tuple(rows), results, figures, messages, _origin(results))
         if home is not None:
             run.save(home / "result.json")
     return run
+
+
+def _origin(results: Sequence[Result]) -> dict[str, Any]:
+    """Of all cells in the table, and of this process, which makes it; cells say on how many threads."""
+    cells, own = [result.provenance for result in results if result.error is None], provenance()
+    return merged([*cells, {**own, "threads": cells[-1].get("threads") if cells else own["threads"]}])
 
 
 def _computed(jobs: Sequence[Job], executor: Executor, label: str) -> Iterator[Result]:
@@ -223,4 +230,4 @@ def _read(cell: Cell, file: Path) -> Result:
         content = read_document(file, _CELL, _FORMAT)
     except StoreError as error:
         raise StoreError(f"{error} Or delete it: the same call then computes this cell again.") from error
-    return Result(cell, content["value"], float(content["seconds"]))
+    return Result(cell, content["value"], float(content["seconds"]), provenance=content.get("provenance", {}))

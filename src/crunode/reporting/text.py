@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from crunode.core.chunks import length
 from crunode.core.folder import well_formed
+from crunode.core.origin import described
 from crunode.core.result import Estimate, Finding
 from crunode.core.store import RunStore, load_estimate
 
@@ -110,7 +111,7 @@ def _words(summary: Mapping[str, Any]) -> str:
     lines.append("findings" if found else "findings   none")
     if found:
         lines += textwrap.indent(describe_findings(Finding(**f) for f in found.values()), "  ").splitlines()
-    lines.append(f"made with  {', '.join(f'{k} {v}' for k, v in summary['provenance'].items() if v is not None)}")
+    lines.append(f"made with  {described(summary['provenance'])}")
     return "\n".join(lines)
 
 

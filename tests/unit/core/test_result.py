@@ -6,8 +6,7 @@ import math
 import numpy as np
 import pytest
 
-from crunode.core import result
-from crunode.core.result import Draws, Estimate, Finding, provenance
+from crunode.core.result import Draws, Estimate, Finding
 from crunode.errors import FINDINGS, InputError
 
 
@@ -109,41 +108,3 @@ def test_draws_in_the_arviz_schema():
     assert set(tree.children) == {"posterior", "sample_stats", "log_likelihood", "warmup_sample_stats"}
     assert float(tree["log_likelihood"]["pointwise"][0, 0, 0]) == -0.5
     assert json.loads(tree["posterior"].attrs["crunode_spec"]) == {"n": 5}
-
-
-def _repository(folder, head):
-    (folder / ".git").mkdir(parents=True)
-    (folder / ".git" / "HEAD").write_text(head)
-    return folder / ".git"
-
-
-def test_commit_of_loose_packed_and_detached_heads(tmp_path):
-    loose = _repository(tmp_path / "loose", "ref: refs/heads/main\n")
-    (loose / "refs" / "heads").mkdir(parents=True)
-    (loose / "refs" / "heads" / "main").write_text("abc\n")
-    (tmp_path / "loose" / "deep").mkdir()
-    assert result._git_commit(tmp_path / "loose" / "deep") == "abc"
-    packed = _repository(tmp_path / "packed", "ref: refs/heads/main\n")
-    (packed / "packed-refs").write_text("# pack-refs with: peeled\ndef refs/heads/main\n")
-    assert result._git_commit(tmp_path / "packed") == "def"
-    _repository(tmp_path / "detached", "123\n")
-    assert result._git_commit(tmp_path / "detached") == "123"
-
-
-def test_commit_of_worktrees_and_of_repositories_without_one(tmp_path):
-    home = _repository(tmp_path / "outer", "outer\n")
-    tree = home / "worktrees" / "side"
-    tree.mkdir(parents=True)
-    (tree / "HEAD").write_text("ref: refs/heads/side\n")
-    (tree / "commondir").write_text("../..\n")
-    (home / "refs" / "heads").mkdir(parents=True)
-    (home / "refs" / "heads" / "side").write_text("456\n")
-    (tmp_path / "side").mkdir()
-    (tmp_path / "side" / ".git").write_text(f"gitdir: {tree}\n")
-    assert result._git_commit(tmp_path / "side") == "456"
-    _repository(tmp_path / "outer" / "new", "ref: refs/heads/main\n")
-    assert result._git_commit(tmp_path / "outer" / "new") is None
-
-
-def test_provenance_has_json_form():
-    assert json.loads(json.dumps(provenance())) == provenance()

@@ -16,8 +16,8 @@ import torch
 
 from crunode.core.atomic import write_bytes
 from crunode.core.execute import Executor, Processes, Serial
+from crunode.core.origin import merged, provenance
 from crunode.core.progress import Progress
-from crunode.core.result import provenance
 from crunode.errors import InputError
 from crunode.recipes.benchmark.methods import check_methods, estimate_row
 from crunode.recipes.benchmark.metrics import summarize
@@ -26,6 +26,8 @@ from crunode.recipes.benchmark.problem import TARGETS, Problem
 from crunode.recipes.benchmark.problems import problems_of
 
 __all__ = ["Job", "read_rows", "rows_path", "run_benchmark", "run_job"]
+
+_OWN = ("git", "changed")  # what each row says of its origin
 
 
 @dataclass(frozen=True)
@@ -126,14 +128,13 @@ def run_benchmark(
         notes.append(f"{left_out} problems that are no networks are not given to devinterp")
     done = {} if file is None else read_rows(file)
     rows = _run(jobs, done, workers if place is None else 1)
-    commits = sorted({row["git"] for row in rows if row["git"]})
     record = {
         "command": command,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
         "provenance": {
             **provenance(),
             # Rows of an interrupted run may come from other sources than the last ones.
-            "git": commits[0] if len(commits) == 1 else commits or None,
+            **merged([{key: row.get(key) for key in _OWN} for row in rows]),
             "device": torch.cuda.get_device_name(place) if place is not None and "cuda" in place else "cpu",
             **({"threads": 1} if workers > 1 else {}),
         },
@@ -180,11 +181,12 @@ def run_job(job: Job) -> dict[str, dict[str, Any]]:
         >>> [row["method"] for row in rows.values()]
         ['sgld']
     """
-    landscape, commit = job.problem.landscape(job.device), provenance()["git"]
+    landscape, origin = job.problem.landscape(job.device), provenance()
+    own = {key: origin[key] for key in _OWN}
     found = {}
     for method in job.methods:
         row = estimate_row(job.problem, method, landscape=landscape, target=job.target, options=job.options.get(method))
-        clean = {name: _plain(value) for name, value in {**row, "git": commit}.items()}
+        clean = {name: _plain(value) for name, value in {**row, **own}.items()}
         found[job.key(method)] = clean
         if job.rows is not None:
             # One write at the end of the file, so that lines of several processes do not mix. The break before it ends
