@@ -17,12 +17,19 @@ _KEPT = ("recipe", "recipe_version", "size", "seed", "ok", "provenance", "rows")
 
 
 def record(folder: Path, device: str | None = None) -> dict[str, Any]:
-    """The table of a run, with the seconds that its cells took."""
+    """The table of a run, with the seconds that its cells took, and which cells were made by what."""
     run = json.loads((folder / "result.json").read_text())
     cells = [json.loads(path.read_text()) for path in sorted((folder / "cells").glob("*.json"))]
     command = f"crunode recipe run {run['recipe']} --size {run['size']} --seed {run['seed']} --store DIR"
     seconds = {cell["cell"]: round(cell["seconds"], 1) for cell in cells}
-    return {"command": command, "device": device, **{key: run[key] for key in _KEPT}, "seconds": seconds}
+    made: list[dict[str, Any]] = []
+    for cell in cells:
+        same = next((each for each in made if each["provenance"] == cell["provenance"]), None)
+        if same is None:
+            made.append(same := {"provenance": cell["provenance"], "cells": []})
+        same["cells"].append(cell["cell"])
+    kept = {key: run[key] for key in _KEPT}
+    return {"command": command, "device": device, **kept, "seconds": seconds, "made": made}
 
 
 def main() -> None:

@@ -224,10 +224,11 @@ def main() -> int:
         print(
             problem.name, own["value"], own["relative_error"], own["seconds"], own["cpu_seconds"], reached, flush=True
         )
+    origin = provenance()
     content = {
         "command": f"python validation/time_to_accuracy.py --count {options.count} --first-seed {options.first_seed}",
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "provenance": {**provenance(), **({"git": options.commit} if options.commit else {})},
+        "provenance": origin if origin["git"] else {**origin, "git": options.commit},
         "minutes": (time.perf_counter() - began) / 60,
         "first_call": {"network": before.name, "first": first, "again": again, "overhead": overhead},
         "summary": summary(rows),

@@ -139,16 +139,20 @@ def test_record_has_what_reproduces_it(tmp_path, counted):
     assert len({len(line) for line in table.splitlines()[1:3]}) == 1
 
 
-def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, counted):
+def test_an_interrupted_run_goes_on_where_it_stopped(tmp_path, counted, monkeypatch):
     out = tmp_path / "record.json"
     call = {"kinds": ["1K"], "methods": ["sgld"], "count": 4, "examples": 20, "out": out}
+    monkeypatch.setattr(bench, "provenance", lambda: {"git": "one", "changed": True})
     with pytest.raises(KeyboardInterrupt):
         run_benchmark(**call, options={"sgld": {"break_at": 3}})
     assert len(read_rows(rows_path(out))) == 2
     assert not out.exists()
     with rows_path(out).open("a") as stream:
         stream.write('{"key": "cut of')  # what a kill leaves behind
+    monkeypatch.setattr(bench, "provenance", lambda: {"git": "other", "changed": None})
     record = run_benchmark(**call, options={"sgld": {"break_at": 3}})
+    assert [(row["git"], row["changed"]) for row in record["rows"]] == [("one", True)] * 2 + [("other", None)] * 2
+    assert (record["provenance"]["git"], record["provenance"]["changed"]) == (["one", "other"], [True, None])
     assert counted == ["1K-s5000", "1K-s5001", "1K-s5002", "1K-s5002", "1K-s5003"]
     assert [row["problem"] for row in record["rows"]] == [f"1K-s500{k}" for k in range(4)]
     run_benchmark(**call, options={"sgld": {"break_at": 99}})

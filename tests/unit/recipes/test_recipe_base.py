@@ -15,6 +15,7 @@ import pytest
 
 import crunode as cr
 from crunode.core.execute import Processes
+from crunode.recipes import running
 from crunode.recipes.base import Cell, Expected, Row, Run
 from crunode.recipes.registry import BUILT_IN, recipe, recipes
 from crunode.testing import check_recipe
@@ -69,6 +70,29 @@ def test_store_computes_each_cell_once_and_gives_the_same(tiny, log, tmp_path):
     content = json.loads((tmp_path / "run" / "result.json").read_text())
     assert content["ok"] is True
     assert {"crunode", "torch", "git"} <= set(content["provenance"])
+
+
+def test_resumed_by_another_version_it_claims_no_commit_for_all(tiny, log, tmp_path, monkeypatch):
+    home = tmp_path / "run"
+    monkeypatch.setattr(running, "provenance", lambda: {"git": "old", "changed": True, "threads": 4})
+    assert tiny.run(store=home).provenance == {"git": "old", "changed": True, "threads": 1}
+    next((home / "cells").glob("*.json")).unlink()
+    monkeypatch.setattr(running, "provenance", lambda: {"git": "new", "changed": False, "threads": 4})
+    run = tiny.run(store=home)
+    assert len(log()) == 5
+    made = [result.provenance["git"] for result in run.results]
+    assert sorted(made) == ["new", "old", "old", "old"]
+    assert run.provenance["threads"] == 1
+    assert set(run.provenance["git"]) == {"old", "new"}
+    content = json.loads((home / "result.json").read_text())
+    assert [cell["provenance"]["git"] for cell in content["cells"]] == made
+    assert content["provenance"] == run.provenance
+    kept = tiny.run(store=home)
+    assert [result.provenance["git"] for result in kept.results] == made
+    alone = tiny.run(store=tmp_path / "other")
+    monkeypatch.setattr(running, "provenance", lambda: {"git": "table", "changed": False, "threads": 4})
+    table = tiny.run(store=tmp_path / "other").provenance
+    assert (alone.provenance["git"], table["git"]) == ("new", ["new", "table"]), "the table is made anew"
 
 
 def test_killed_run_loses_at_most_the_cell_in_flight(tiny, log, tmp_path):
