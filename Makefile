@@ -1,10 +1,12 @@
 # Needs python3 (3.11 or newer) and make; everything else is installed below .venv, .venv-min, .venv-browser.
 #   make test USE_UV=0      install with plain pip
 #   make test MARK=slow     run the long tests instead of the short ones
+#   make mutants SEED=2     another draw of faults
 PYTHON ?= python3
 USE_UV ?= 1
 WORKERS ?= 2
 MARK ?= not slow
+SEED ?= 1
 
 VENV := .venv
 MIN := .venv-min
@@ -25,7 +27,7 @@ fi; \
 $(1)/bin/python -m pip install -q $(2)
 endef
 
-.PHONY: help setup test coverage trainers lint census demo bench docs clean
+.PHONY: help setup test coverage trainers lint census demo bench docs clean mutants
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -41,6 +43,9 @@ test: lint $(MIN)/.stamp ## lint, all tests, then unit tests and contracts in a 
 
 coverage: $(VENV)/.stamp-dev ## the tests once more, with the lines they reach (a third slower)
 	$(ONE_THREAD) CRUNODE_REQUIRE_ALL=1 $(BIN)/python -m pytest -n $(WORKERS) -m "$(MARK)" --cov
+
+mutants: $(VENV)/.stamp-dev ## 150 faults drawn by SEED: how many the tests notice (hours, resumable)
+	$(ONE_THREAD) $(BIN)/python bench/mutants.py --seed $(SEED) $(MUTANTS)
 
 trainers: $(VENV)/.stamp-dev ## trackers inside the real Lightning and Hugging Face Trainers, in .venv-trainers
 	$(PYTHON) -m venv .venv-trainers

@@ -3,308 +3,234 @@
 from __future__ import annotations
 
 import ast
+import copy
 import hashlib
 import re
+import tomllib
 from collections import defaultdict
-from dataclasses import dataclass
+from collections.abc import Iterator, Sequence
+from itertools import pairwise
 from pathlib import Path
+from typing import NamedTuple
 
-# Mutants of 150 by package; `criteria` is what estimators/ holds besides the files left out below.
-WEIGHTS = {"criteria": 36, "sampling": 26, "curvature": 26, "topology": 20, "exact": 18, "spectra": 12, "recipes": 12}
-LEFT_OUT = {  # files below src/crunode, and why
-    r"estimators/(coefficient|judgement|cooling|cooled_chain|closing|limits|resolved|scale)\.py": "to be rebuilt",
-    r"sampling/tuning\.py": "to be rebuilt",
-    r"sampling/(native/build|replay/(calls|capture|memory))\.py": "how steps are made fast, not what they are",
-    r"sampling/labels\.py|.*/(pictures|models)\.py|recipes/models\.py": "words, drawings, settings of networks",
-    r"curvature/(straight_code|surroundings)\.py": "which way of computing is allowed",
-    r"recipes/(fetching|image_files|loading|planning|job_\w+|rerunning|running|registry|table|placing|demo)\.py": "runs",
-    r"recipes/(datasets|base)\.py|recipes/benchmark/(peer|table|run)\.py": "data, files and what the peer does",
-}
-SILENT = {  # functions
-    r"__(repr|str|post_init|format|hash|eq|len)__|describe|_?(why|reason|note|words|title)": "words",
-    r"_?(figures?$|plot|draw_|picture|panel|axes)": "drawings",
-    r"_?(check|valid|require|refuse|expect|guard)": "refusals of bad arguments",
-    r"_?(fingerprint|digest|cache|chunk|memory|progress|log_|affordable|rows_at_once|fits|bytes)": "speed and records",
-}
-NAMES = {  # keywords, parameters, constants and fields
-    r"seed|generator|rng|key$|device|dtype|strict|name|title|label|source|note|why|paper": "randomness, kinds, words",
-    r"(?i).*(chunk|memory|bytes|workers|timeout|progress|cache|parallel|at_once|block)": "speed and memory",
-    r"fig|dpi|colou?r|fontsize|extra$|unit$|stacklevel|__all__|RECIPE|.*NOTES?$|.*WORDS": "drawings and words",
-}
-WORDS = re.compile(r"\w*(Error|Warning)$|(warn|debug|info|warning|join|format|log|getLogger|print|notice|need|Path)$")
-SYMMETRIC = re.compile(  # calls whose arguments may be exchanged, or are of different kinds
-    r"(min|max|hypot|maximum|minimum|isclose|allclose|equal|array_equal|add|mul|range|isinstance|getattr|setattr|zip"
-    r"|derived_seed|hasattr|replace|lcm|gcd|einsum|islice|product|chain|logaddexp|issubclass|cast|field|dot|vdot|map)$"
-)
-NUMERIC = set(
-    "sqrt log exp log1p expm1 mean sum var std norm square dot logsumexp trace prod cumsum median hypot fsum".split()
-)
-REDUCE = NUMERIC | set("amin amax min max argmin argmax all any stack cat concatenate diff softmax log_softmax".split())
-PAIRS = "min max, amin amax, minimum maximum, argmin argmax, any all, floor ceil, add_ sub_, mul_ div_, sin cos".split(
-    ", "
-)
-PAIRED = {a: b for pair in PAIRS for a, b in (pair.split(), pair.split()[::-1])}
-TOKEN = {ast.Add: "+-", ast.Sub: "-+", ast.Mult: "*/", ast.Div: "/*", ast.FloorDiv: ("//", "*"), ast.Pow: ("**", "*")}
-TURNED = {ast.Lt: ("<", ">", "<="), ast.LtE: ("<=", ">=", "<"), ast.Gt: (">", "<", ">="), ast.GtE: (">=", "<=", ">")}
+RULES = tomllib.loads(Path(__file__).with_name("mutants.toml").read_text())
+PAIRED = RULES["exchanged"] | {new: old for old, new in RULES["exchanged"].items()}
+TURNED = {"Lt": (ast.Gt, ast.LtE), "LtE": (ast.GtE, ast.Lt), "Gt": (ast.Lt, ast.GtE), "GtE": (ast.LtE, ast.Gt)}
+SWAPPED = {"Add": ast.Sub, "Sub": ast.Add, "Mult": ast.Div, "Div": ast.Mult, "FloorDiv": ast.Mult, "Pow": ast.Mult}
+AXES = {"0": 1, "1": 0, "-1": 0, "-2": -1, "2": 1}
 NO_NUMBER = (ast.JoinedStr, ast.List, ast.Tuple, ast.ListComp, ast.Dict, ast.Set, ast.DictComp)
-Lines = tuple[tuple[int, int], ...]
+PLAIN = (ast.Name, ast.Attribute, ast.BinOp, ast.Call)
 
 
-@dataclass(frozen=True)
-class Mutant:
-    """A fault: the bytes of `file` from `start` to `end`, `old`, become `new`; the tests of `lines` are to notice."""
+class Mutant(NamedTuple):
+    """A fault: `old`, the bytes of `file` from `start` to `end`, becomes `new`; tests of `lines` are to notice.
+
+    The first five say which it is, wherever its lines move to.
+    """
 
     file: str
     function: str
-    operator: str
     old: str
     new: str
     nth: int
+    operator: str
     start: int
     end: int
     line: int
-    lines: Lines
-
-    @property
-    def key(self) -> tuple[str, str, str, str, int]:
-        """What it is called, wherever its lines move to."""
-        return self.file, self.function, self.old, self.new, self.nth
+    lines: tuple[tuple[int, int], ...]
 
 
-def _matches(name: str | None, patterns: dict[str, str]) -> bool:
-    return any(re.match(pattern, name or "") for pattern in patterns)
+def ruled(rule: str, *names: str | None) -> bool:
+    return any(re.match(pattern, name or "") for pattern in RULES[rule] for name in names)
 
 
-def _number(node: ast.AST) -> bool:
+def number(node: ast.AST) -> bool:
     return isinstance(node, ast.Constant) and type(node.value) in (int, float)
 
 
-def _called(node: ast.AST) -> str:
-    func = getattr(node, "func", None)
-    return getattr(func, "attr", getattr(func, "id", ""))
+def called(node: ast.AST) -> str:
+    return getattr(func := getattr(node, "func", None), "attr", getattr(func, "id", ""))
 
 
-def _arithmetic(node: ast.AST) -> bool:
-    """A number as far as its syntax tells: no text, no list, no path."""
+def arithmetic(node: ast.AST) -> bool:
+    """Whether it is a number as far as its syntax tells: no text, no list, no path."""
     if not isinstance(node, ast.BinOp):
-        return _called(node) in NUMERIC
-    text = (isinstance(n, NO_NUMBER) or isinstance(getattr(n, "value", 0), str) for n in (node.left, node.right))
-    nested = (_arithmetic(n) for n in (node.left, node.right) if isinstance(n, ast.BinOp))
-    return type(node.op) in TOKEN and not any(text) and all(nested)
+        return ruled("numeric", called(node))
+    sides = (node.left, node.right)
+    text = any(isinstance(n, NO_NUMBER) or isinstance(getattr(n, "value", 0), str) for n in sides)
+    return type(node.op).__name__ in SWAPPED and not text and all(arithmetic(n) for n in sides if hasattr(n, "op"))
+
+
+def but(node: ast.AST, **fields: object) -> ast.AST:
+    vars(new := copy.copy(node)).update(fields)
+    return new
+
+
+def twice(node: ast.Constant) -> ast.Constant:
+    return ast.Constant(2 * node.value or 1)
 
 
 class Sites:
     """All faults that can be put into one module."""
 
     def __init__(self, file: str, source: bytes) -> None:
-        self.file, self.source, self.starts = file, source, [0]
-        for line in source.splitlines(keepends=True):
-            self.starts.append(self.starts[-1] + len(line))
-        tree = ast.parse(source)
-        self.bodies = [n for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)]
-        labelled = [n for n in ast.walk(tree) if _called(n) in {"Estimate", "of"} and n.args]
-        self.labels = {(_called(n), self.text(n.args[0])) for n in labelled if isinstance(n.args[0], ast.Constant)}
+        self.file, self.source, tree = file, source, ast.parse(source)
+        self.starts = [0, *(found.end() for found in re.finditer(rb"\n", source))]
+        self.bodies = [
+            (n, set(re.findall(r"\w+", ast.unparse(n)))) for n in ast.walk(tree) if isinstance(n, ast.FunctionDef)
+        ]
+        first = ((called(n), n.args[0]) for n in ast.walk(tree) if called(n) in ("Estimate", "of") and n.args)
+        self.labels = sorted({(name, n.value) for name, n in first if isinstance(n, ast.Constant)})
         self.found: dict[tuple[str, str, str, str, int], Mutant] = {}
-        self.function, self.types, self.keys = "", dict[str, str](), list[str]()
-        self.lines: Lines = ()
-        self.settled = True  # outside functions, where a number is a constant
+        self.function, self.types, self.keys, self.lines = "", dict[str, str](), list[str](), list[tuple[int, int]]()
         for node in tree.body:
             self.visit(node)
 
-    def span(self, node: ast.AST) -> tuple[int, int]:
-        return self.starts[node.lineno - 1] + node.col_offset, self.starts[node.end_lineno - 1] + node.end_col_offset
-
-    def text(self, node: ast.AST) -> str:
-        return self.source[slice(*self.span(node))].decode()
-
-    def put(self, operator: str, node: ast.AST, new: str, within: tuple[int, int] | None = None) -> None:
-        """A fault in `node`: it, or the bytes `within` it, become `new`."""
-        first, last = self.span(node)
-        start, end = within or (first, last)
-        made = (self.source[first:start] + new.encode() + self.source[end:last]).decode()
-        key, nth = (self.file, self.function, self.text(node), made), 0
+    def put(self, operator: str, node: ast.AST, new: ast.AST) -> None:
+        start, end = (
+            self.starts[y - 1] + x for y, x in ((node.lineno, node.col_offset), (node.end_lineno, node.end_col_offset))
+        )
+        old, text = self.source[start:end].decode(), ast.unparse(new)
+        text = text if isinstance(new, ast.stmt | ast.Call | ast.Constant | ast.Name) else f"({text})"
+        if text[-1] in ")}":  # as many lines as before
+            text = text[:-1] + "\n" * (old.count("\n") - text.count("\n")) + text[-1]
+        key, nth = (self.file, self.function, old, text), 0
         while (*key, nth) in self.found:
             nth += 1
-        self.found[*key, nth] = Mutant(*key[:2], operator, *key[2:], nth, first, last, node.lineno, self.lines)
-
-    def reading(self, name: str) -> Lines:
-        """The functions that read a constant or a field; all of the module's where none is seen to."""
-        named = [
-            f for f in self.bodies if any(name in (getattr(n, "id", 0), getattr(n, "attr", 0)) for n in ast.walk(f))
-        ]
-        return tuple((f.body[0].lineno, f.end_lineno) for f in named or self.bodies)
+        self.found[*key, nth] = Mutant(*key, nth, operator, start, end, node.lineno, tuple(self.lines))
 
     def visit(self, node: ast.AST) -> None:
+        children, body, value = ast.iter_child_nodes(node), getattr(node, "body", None), getattr(node, "value", None)
         if isinstance(node, ast.FunctionDef):
             return self.visit_function(node)
-        if isinstance(node, ast.Raise | ast.JoinedStr | ast.Assert | ast.Import) or WORDS.match(_called(node)):
+        if isinstance(node, ast.Raise | ast.JoinedStr | ast.Assert) or ruled("calls", called(node)):
             return None
-        if isinstance(node, ast.keyword) and _matches(node.arg, NAMES):
-            return None
-        children = list(ast.iter_child_nodes(node))
         if isinstance(node, ast.stmt):
-            body = getattr(node, "body", None)
-            self.lines = ((node.lineno, max(node.lineno, body[0].lineno - 1) if body else node.end_lineno),)
-            if isinstance(node, ast.If) and all(isinstance(n, ast.Raise) for n in body):
-                children = node.orelse
-            if isinstance(node, ast.Assign | ast.AnnAssign):
-                target = node.target if isinstance(node, ast.AnnAssign) else node.targets[0]
-                if _matches(getattr(target, "id", ""), NAMES):
-                    return None
-                children = [node.value] if node.value else []
-                if self.settled:
-                    self.lines = self.reading(self.text(target))
-        self.faults(node)
+            self.lines = [(node.lineno, max(node.lineno, body[0].lineno - 1) if body else node.end_lineno)]
+        if isinstance(node, ast.If) and all(isinstance(n, ast.Raise) for n in body):
+            children = iter(node.orelse)
+        if isinstance(node, ast.Assign | ast.AnnAssign | ast.keyword):
+            target = getattr(node, "arg", None) or getattr(node, "target", None) or getattr(node, "targets", [None])[0]
+            name = target if isinstance(target, str) else ast.unparse(target).strip("(") if target else ""
+            children = iter([value] if value and not ruled("names", name) else [])
+            if not self.function and isinstance(
+                node, ast.stmt
+            ):  # a constant or a field: functions that read it, or all
+                read = [f for f, words in self.bodies if words & set(re.findall(r"\w+", name))]
+                self.lines = [(f.body[0].lineno, f.end_lineno) for f in read or (f for f, _ in self.bodies)]
+        if isinstance(node, ast.Return | ast.Assign | ast.AugAssign | ast.keyword) and value and arithmetic(value):
+            self.put("factor", value, ast.BinOp(ast.Constant(2), ast.Mult(), value))
+            self.put("factor", value, ast.BinOp(value, ast.Div(), ast.Constant(2)))
+            self.put("sign", value, ast.UnaryOp(ast.USub(), value))
+        for operator, new in self.faults(node):
+            self.put(operator, node, new)
         for child in children:
             self.visit(child)
         return None
 
     def visit_function(self, node: ast.FunctionDef) -> None:
-        if _matches(node.name, SILENT):
+        if ruled("functions", node.name, f"{Path(self.file).stem}.{node.name}"):
             return
-        kept = self.function, self.types, self.keys, self.settled
-        self.function, self.settled = f"{self.function}.{node.name}".lstrip("."), False
+        kept = self.function, self.types, self.keys
+        self.function, self.lines = f"{self.function}.{node.name}".strip("."), [(node.body[0].lineno, node.end_lineno)]
         args = [*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs]
         self.types = {a.arg: ast.unparse(a.annotation) for a in args if a.annotation}
-        subscripts = [n.slice for n in ast.walk(node) if isinstance(n, ast.Subscript)]
-        self.keys = sorted({self.text(n) for n in subscripts if isinstance(getattr(n, "value", 0), str)})
-        self.lines = ((node.body[0].lineno, node.end_lineno),)
-        count = len(node.args.posonlyargs + node.args.args) - len(node.args.defaults)
-        for arg, value in zip(args[count:], [*node.args.defaults, *node.args.kw_defaults], strict=True):
-            if value and _number(value) and not _matches(arg.arg, NAMES):
-                self.constant("default", value)
+        values = (getattr(n.slice, "value", None) for n in ast.walk(node) if isinstance(n, ast.Subscript))
+        self.keys = sorted({v for v in values if isinstance(v, str)})
+        defaults = [*node.args.defaults, *node.args.kw_defaults]
+        for arg, value in zip(args[len(args) - len(defaults) :], defaults, strict=True):
+            if value and number(value) and not ruled("names", arg.arg):
+                self.put("default", value, twice(value))
         for child in node.body:
             self.visit(child)
-        self.function, self.types, self.keys, self.settled = kept
+        self.function, self.types, self.keys = kept
 
-    def constant(self, operator: str, node: ast.Constant) -> None:
-        self.put(operator, node, repr(2 * node.value or node.value + 1))
+    def exchanged(self, values: Sequence[ast.AST]) -> Iterator[list[ast.AST]]:
+        """Values with two neighbours exchanged that are of one type as far as their syntax tells."""
+        for k, pair in enumerate(pairwise(values)):
+            kinds = [self.types.get(n.id, "?") if isinstance(n, ast.Name) else type(n) for n in pair]
+            texts, same = [ast.unparse(n) for n in pair], isinstance(pair[0], PLAIN) or all(map(number, pair))
+            if same and kinds[0] == kinds[1] and texts[0] != texts[1] and not ruled("objects", *texts):
+                yield [*values[:k], pair[1], pair[0], *values[k + 2 :]]
 
-    def kind(self, node: ast.AST) -> str:
-        """The type of an argument as far as its syntax tells, "" if it does not."""
-        if isinstance(node, ast.Name):
-            return self.types.get(node.id, "name")
-        return type(node).__name__ if _number(node) or isinstance(node, ast.BinOp | ast.Attribute | ast.Call) else ""
-
-    def exchange(self, operator: str, whole: ast.AST, one: ast.AST, two: ast.AST) -> None:
-        if self.kind(one) == self.kind(two) != "" and self.text(one) != self.text(two):
-            start, middle, last, end = *self.span(one), *self.span(two)
-            between = self.source[middle:last].decode()
-            self.put(operator, whole, self.text(two) + between + self.text(one), (start, end))
-
-    def faults(self, node: ast.AST) -> None:
-        """What can be wrong at a node itself."""
-        value = getattr(node, "value", None)
-        if isinstance(node, ast.Return | ast.Assign | ast.AugAssign | ast.keyword) and value and _arithmetic(value):
-            self.put("factor", value, f"(2 * ({self.text(value)}))")
-            self.put("factor", value, f"(({self.text(value)}) / 2)")
-            self.put("sign", value, f"(-({self.text(value)}))")
-        if isinstance(node, ast.BinOp) and _arithmetic(node):
-            self.faults_of_operation(node)
-        elif isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.USub) and not self.settled:
-            if not _number(node.operand):
-                self.put("sign", node, f"({self.text(node.operand)})")
-        elif isinstance(node, ast.AugAssign) and type(node.op) in TOKEN:
-            old, new = TOKEN[type(node.op)]
-            gap = self.gap(node.target, node.value, f"{old}=")
-            self.put("operator", node, f"{new}=", gap)
-        elif isinstance(node, ast.Compare) and len(node.ops) == 1 and type(node.ops[0]) in TURNED:
-            old, turned, bound = TURNED[type(node.ops[0])]
-            gap = self.gap(node.left, node.comparators[0], old)
-            self.put("comparison", node, turned, gap)
-            if any(_number(n) or _called(n) == "len" for n in (node.left, node.comparators[0])):
-                self.put("bound", node, bound, gap)
-        elif isinstance(node, ast.Call):
-            self.faults_of_call(node)
-        elif isinstance(node, ast.Dict):
-            for k in range(len(node.keys) - 1):
-                self.exchange("label", node, *node.values[k : k + 2])
-        elif isinstance(node, ast.Subscript) and self.text(node.slice) in self.keys and len(self.keys) > 1:
-            at = self.keys.index(self.text(node.slice))
-            self.put("label", node, self.keys[at - 1], self.span(node.slice))
-        elif self.settled and _number(node):
-            self.constant("constant", node)
-
-    def gap(self, left: ast.AST, right: ast.AST, token: str) -> tuple[int, int]:
-        start = self.source.index(token.encode(), self.span(left)[1], self.span(right)[0])
-        return start, start + len(token)
-
-    def faults_of_operation(self, node: ast.BinOp) -> None:
-        old, new = TOKEN[type(node.op)]
-        gap = self.gap(node.left, node.right, old)
-        self.put("operator", node, new, gap)
-        first, last = self.span(node)
-        if isinstance(node.op, ast.Add | ast.Sub):
-            self.put("term", node, "", (gap[0], last))
-            if isinstance(node.op, ast.Add):
-                self.put("term", node, "", (first, gap[1]))
-        for side in (node.left, node.right):
-            if _number(side) and isinstance(node.op, ast.Mult | ast.Div):
-                self.put("factor", node, "1" if side.value in (2, 0.5) else repr(2 * side.value), self.span(side))
-        if isinstance(node.op, ast.Pow):
-            self.put("exponent", node, f"({self.text(node.right)} + 1)", (gap[1], last))
-
-    def faults_of_call(self, node: ast.Call) -> None:
-        name, (start, end), after = _called(node), self.span(node), self.span(node.func)[1]
-        if name in PAIRED:
-            self.put(
-                "extremum" if len(PAIRED[name]) == len(name) or "m" in name else "operator",
-                node,
-                PAIRED[name],
-                (after - len(name), after),
-            )
-        if name in {"sqrt", "square"}:
-            own = isinstance(node.func, ast.Attribute) and not node.args
-            self.put("exponent", node, "", (after - len(name) - 1, end) if own else (start, after))
-        axes = [k.value for k in node.keywords if k.arg in {"axis", "dim"}]
-        if name in REDUCE and isinstance(node.func, ast.Attribute):
-            axes += node.args[:1] if self.text(node.func.value) not in {"np", "torch"} else node.args[1:2]
-        for axis in axes:
-            other = {"0": "1", "1": "0", "-1": "0", "-2": "-1", "2": "1"}.get(self.text(axis))
-            if other:
-                self.put("axis", node, other, self.span(axis))
-        if node.args and (name, self.text(node.args[0])) in self.labels:
-            labels = sorted(text for of, text in self.labels if of == name)
-            if len(labels) > 1:
-                self.put("label", node, labels[labels.index(self.text(node.args[0])) - 1], self.span(node.args[0]))
-        if not SYMMETRIC.match(name):
-            for k in range(len(node.args) - 1):
-                self.exchange("arguments", node, *node.args[k : k + 2])
-            given = [k for k in node.keywords if not _matches(k.arg, NAMES)]
-            for k in range(len(given) - 1):
-                self.exchange("arguments", node, given[k].value, given[k + 1].value)
+    def faults(self, node: ast.AST) -> Iterator[tuple[str, ast.AST]]:
+        """What can stand instead of a node, by operator."""
+        op = type(getattr(node, "op", None)).__name__
+        match node:
+            case ast.BinOp(left=left, right=right) if arithmetic(node):
+                yield "operator", but(node, op=SWAPPED[op]())
+                yield from [("term", left)] * (op in ("Add", "Sub")) + [("term", right)] * (op == "Add")
+                if op == "Pow":
+                    yield "exponent", but(node, right=ast.BinOp(right, ast.Add(), ast.Constant(1)))
+                if number(left) and op in ("Mult", "Div"):
+                    yield "factor", but(node, left=twice(left))
+                if number(right) and op in ("Mult", "Div"):
+                    yield "factor", but(node, right=twice(right))
+            case ast.UnaryOp(op=ast.USub(), operand=operand) if not number(operand):
+                yield "sign", operand
+            case ast.AugAssign() if op in SWAPPED:
+                yield "operator", but(node, op=SWAPPED[op]())
+            case ast.Compare(left=left, ops=[turned], comparators=[right]) if type(turned).__name__ in TURNED:
+                if not ruled("names", ast.unparse(left), ast.unparse(right)):
+                    yield "comparison", but(node, ops=[TURNED[type(turned).__name__][0]()])
+                    # Between floats, or at zero, this seldom makes another result.
+                    if any(
+                        called(n) == "len" or (type(getattr(n, "value", None)) is int and n.value)
+                        for n in (left, right)
+                    ):
+                        yield "bound", but(node, ops=[TURNED[type(turned).__name__][1]()])
+            case ast.Dict(values=values):
+                yield from (("label", but(node, values=new)) for new in self.exchanged(values))
+            case ast.Subscript(slice=ast.Constant(value=key)) if key in self.keys[1:]:
+                yield "label", but(node, slice=ast.Constant(self.keys[self.keys.index(key) - 1]))
+            case ast.Constant() if number(node) and not self.function:
+                yield "constant", twice(node)
+            case ast.Call(func=func, args=args, keywords=keywords):
+                name = called(node)
+                if name in PAIRED:
+                    yield (
+                        "extremum",
+                        but(node, func=but(func, **{"id" if hasattr(func, "id") else "attr": PAIRED[name]})),
+                    )
+                if name in ("sqrt", "square"):  # math.sqrt(x) or x.sqrt()
+                    yield "exponent", args[0] if args else func.value
+                kept = [k for k in keywords if k.arg and not ruled("names", k.arg)]
+                values, first = args + [k.value for k in kept], int(ast.unparse(func).startswith(("np.", "torch.")))
+                along = [k for k, key in enumerate(kept, len(args)) if key.arg in ("axis", "dim")]
+                along += [first] * (ruled("reduced", name) and isinstance(func, ast.Attribute) and first < len(args))
+                axes = [(k, AXES[text]) for k in along if (text := ast.unparse(values[k])) in AXES]
+                changed = [("axis", [*values[:k], ast.Constant(axis), *values[k + 1 :]]) for k, axis in axes]
+                labels = [label for of, label in self.labels if of == name]
+                if args and getattr(args[0], "value", None) in labels[1:]:
+                    changed.append(("label", [ast.Constant(labels[labels.index(args[0].value) - 1]), *values[1:]]))
+                if not ruled("alike", name):
+                    changed += [("arguments", new) for new in self.exchanged(values)]
+                for operator, new in changed:
+                    given = {id(k): but(k, value=v) for k, v in zip(kept, new[len(args) :], strict=True)}
+                    yield operator, but(node, args=new[: len(args)], keywords=[given.get(id(k), k) for k in keywords])
 
 
 def package(file: str) -> str:
-    """The row of `WEIGHTS` that a file counts to, "" if it counts to none."""
+    """The row of weights that a file counts to, "" if it counts to none."""
     inside = file.split("crunode/", 1)[-1]
-    first = inside.split("/")[0].replace("estimators", "criteria")
-    return first if first in WEIGHTS and not _matches(inside, LEFT_OUT) else ""
+    name = inside.split("/")[0].replace("estimators", "criteria")
+    return name if name in RULES["weights"] and not ruled("files", inside) else ""
 
 
 def draw(root: Path, seed: int, count: int = 150) -> list[Mutant]:
-    """Mutants by seed, as many of each package as `WEIGHTS` says, of its operators in turn.
+    """Mutants by seed, of each package by its weight, of its operators in turn, one in a line.
 
-    Each place is ranked by a digest of what it is called, so that a draw changes only where the source does.
+    Places are ranked by a digest of what each is called, so that a draw changes only where the source does.
     """
     ranked: dict[str, dict[str, list[tuple[str, Mutant]]]] = defaultdict(lambda: defaultdict(list))
-    for path in sorted((root / "src").rglob("*.py")):
-        file = path.relative_to(root).as_posix()
-        where = package(file)
-        if where:
-            for mutant in Sites(file, path.read_bytes()).found.values():
-                rank = hashlib.sha256(repr((seed, mutant.key)).encode()).hexdigest()
-                ranked[where][mutant.operator].append((rank, mutant))
-    drawn: list[Mutant] = []
-    for where, share in WEIGHTS.items():
-        turns = [sorted(places, key=lambda p: p[0]) for _, places in sorted(ranked[where].items())]
-        turns.sort(key=lambda places: places[0][0])
-        lines, wanted = set(), round(count * share / 150)
-        while wanted and any(turns):
-            for places in (p for p in turns if p):
-                _, mutant = places.pop(0)
-                if wanted and (mutant.file, mutant.line) not in lines:
-                    lines.add((mutant.file, mutant.line))
-                    drawn.append(mutant)
-                    wanted -= 1
-    return drawn
+    for file in sorted(path.relative_to(root).as_posix() for path in (root / "src").rglob("*.py")):
+        for m in Sites(file, (root / file).read_bytes()).found.values() if package(file) else ():
+            ranked[package(file)][m.operator].append((hashlib.sha256(repr((seed, m[:5])).encode()).hexdigest(), m))
+    drawn: dict[tuple[str, int], Mutant] = {}
+    for name, places in ranked.items():
+        turns, most = sorted(map(sorted, places.values())), len(drawn) + round(count * RULES["weights"][name] / 150)
+        while any(turns) and len(drawn) < most:
+            for turn in (turn for turn in turns if turn and len(drawn) < most):
+                mutant = turn.pop(0)[1]
+                drawn.setdefault((mutant.file, mutant.line), mutant)
+    return list(drawn.values())

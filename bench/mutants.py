@@ -1,9 +1,7 @@
-"""Mutation testing by seed: how many faults of meaning do the tests notice?
+"""Mutation testing: how many faults of meaning, drawn by seed, do the tests notice? `--help` has the options.
 
-    python bench/mutants.py --seed 1 [--again] [--list] [--show N] [--only N] [--coverage FOLDER]
-
-Not cosmic-ray or mutmut: both give every mutant the same weight and draw none by package, one knows no coverage
-contexts, and the other no constants and no defaults. Each mutant is tried in a copy of the tree by tests that reach it.
+Not cosmic-ray or mutmut: neither draws by seed and package nor exchanges arguments, labels or axes, and one knows no
+coverage contexts, the other no constants and defaults. Records and coverage are kept in build/mutants.
 """
 
 from __future__ import annotations
@@ -26,272 +24,213 @@ import tempfile
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
-from dataclasses import dataclass
-from functools import lru_cache
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
 
 from mutant_sites import Mutant, draw, package
 
-ROOT = Path(__file__).resolve().parents[1]
-BUDGET, GRACE, FILE_COST, MEMORY = 60.0, 10.0, 0.5, 6 << 30
+BUDGET, PER_FILE, MEMORY, GRACE = 60.0, 0.5, 6 << 30, 10.0
 NOTICED = ("failed", "timeout", "crash")
+Seconds = dict[str, float]
 
 
 def git(root: Path, *words: str) -> str:
     return subprocess.run(["git", "-C", root, *words], check=True, capture_output=True, text=True).stdout
 
 
-def blobs(root: Path, commit: str = "HEAD") -> dict[str, str]:
-    """Test files and modules (their examples are tests) with the digests of what is in them."""
-    lines = (line.split() for line in git(root, "ls-tree", "-r", commit, "src", "tests").splitlines())
-    return {words[3]: words[2] for words in lines if re.search(r"^src/.*\.py$|/test_\w+\.py$", words[3])}
-
-
 class Coverage:
-    """Which tests reach a line, from one or more runs with contexts; each is valid for test files unchanged since."""
+    """Which tests reach a line, by runs with contexts, each valid for the files of tests that are as they were then.
+
+    A run is a folder with `.coverage`, `durations.txt` as pytest prints them, and the digests of its files of tests.
+    """
 
     def __init__(self, root: Path) -> None:
-        self.root, self.now = root, blobs(root)
-        self.layers = sorted((root / "build/mutants/coverage").glob("*/layer.json"))
-        self.read = [json.loads(path.read_text()) for path in self.layers]
+        self.root, self.runs = root, list[tuple[Path, dict[str, str], Seconds]]()
+        words = (line.split() for line in git(root, "ls-tree", "-r", "HEAD", "src", "tests").splitlines())
+        self.now = {w[3]: w[2] for w in words if re.search(r"^src/.*\.py$|/test_\w+\.py$", w[3])}
+        for home in sorted(root.glob("build/mutants/coverage/*")):
+            times: Seconds = Counter()
+            printed = (home / "durations.txt").read_text()
+            for seconds, test in re.findall(r"^([\d.]+)s +(?:setup|call|teardown) +(\S.*?)\s*$", printed, re.M):
+                times[test] += float(seconds)
+            self.runs.append((home / ".coverage", json.loads((home / "files.json").read_text()), times))
 
-    def stale(self) -> list[str]:
-        return [file for file, blob in self.now.items() if all(layer["files"].get(file) != blob for layer in self.read)]
-
-    def add(self, folder: Path, commit: str, files: dict[str, str]) -> None:
-        """Take in a folder with `.coverage` and `durations.txt`, what `pytest --durations=0` printed."""
-        home = self.root / f"build/mutants/coverage/{len(self.layers):03}"
+    def add(self, folder: Path, files: dict[str, str]) -> None:
+        home = self.root / f"build/mutants/coverage/{len(self.runs):03}"
         home.mkdir(parents=True)
-        shutil.copy(folder / ".coverage", home / "coverage.db")
-        times: Counter[str] = Counter()
-        for line in (folder / "durations.txt").read_text().splitlines():
-            if found := re.match(r"([\d.]+)s (?:setup|call|teardown) +(\S.*?)\s*$", line):
-                times[found[2]] += float(found[1])
-        ask = (
-            "select c.context, count(distinct a.file_id) from arc a join context c on c.id = a.context_id group by c.id"
-        )
-        with sqlite3.connect(home / "coverage.db") as base:
-            width = {name.rpartition("|")[0]: n for name, n in base.execute(ask) if name.endswith("|run")}
-        layer = {"commit": git(self.root, "rev-parse", commit).strip(), "files": files, "times": times, "width": width}
-        (home / "layer.json").write_text(json.dumps(layer))
+        for name in (".coverage", "durations.txt"):
+            shutil.copy(folder / name, home)
+        with sqlite3.connect(home / ".coverage") as base:
+            base.execute("create table width as select context_id, count(distinct file_id) files from arc group by 1")
+            base.execute("create unique index by_context on width (context_id)")
+        (home / "files.json").write_text(json.dumps(files))
         self.__init__(self.root)
 
     def refresh(self) -> None:
-        """Run with coverage what has changed or is new."""
-        files = self.stale()
-        if not files:
-            return
-        print(f"{len(files)} files of tests and examples to run with coverage", flush=True)
-        with tempfile.TemporaryDirectory() as name:
-            tree = copied(self.root, Path(name))
-            flags = ["-n", "2", "-q", "-m", "not slow", "--cov=crunode", "--cov-context=test", "--cov-report="]
-            command = [sys.executable, "-m", "pytest", "-p", "no:cacheprovider", *flags, "--durations=0", "-vv"]
-            whole = [] if len(files) == len(self.now) else files
-            with (tree / "durations.txt").open("w") as out:
-                env = {**os.environ, "PYTHONPATH": str(tree / "src"), "COVERAGE_FILE": str(tree / ".coverage")}
-                subprocess.run([*command, *whole], cwd=tree, stdout=out, env=env)
-            self.add(tree, "HEAD", {file: self.now[file] for file in files})
+        """Run with coverage the files of tests that are new or changed."""
+        files = {file: digest for file, digest in self.now.items() if all(r[1].get(file) != digest for r in self.runs)}
+        if files:
+            print(f"{len(files)} files of tests and examples to run with coverage", flush=True)
+            flags = ["-p", "no:cacheprovider", "-n", "2", "-m", "not slow", "--cov=crunode", "--cov-context=test"]
+            flags += ["--cov-report=", "--durations=0", "-vv", *(files if self.runs else [])]
+            with tempfile.TemporaryDirectory() as name:
+                tree = copied(self.root, Path(name))
+                env = {**os.environ, "PYTHONPATH": f"{tree}/src", "COVERAGE_FILE": f"{tree}/.coverage"}
+                with (tree / "durations.txt").open("w") as out:
+                    subprocess.run([sys.executable, "-m", "pytest", *flags], cwd=tree, stdout=out, env=env, check=False)
+                self.add(tree, files)
 
-    def before(self, layer: dict, mutant: Mutant) -> Iterator[tuple[int, int]]:
-        """The lines of a mutant as they were numbered when the layer was made."""
-        if layer["files"].get(mutant.file) == self.now.get(mutant.file):
-            yield from mutant.lines
-            return
-        try:
-            old = git(self.root, "show", f"{layer['commit']}:{mutant.file}").splitlines()
-        except subprocess.CalledProcessError:
-            return
-        new = (self.root / mutant.file).read_text().splitlines()
-        for _, a, b, c, d in difflib.SequenceMatcher(None, new, old, autojunk=False).get_opcodes():
-            for low, high in mutant.lines:
-                if low <= b and a < high:
-                    equal = b - a == d - c
-                    yield (c + max(low - a, 1), c + min(high - a, d - c)) if equal else (c + 1, d)
+    def lines(self, files: dict[str, str], mutant: Mutant) -> str:
+        """The lines of a mutant as they were numbered then: in a file that has changed, the lines of the same text."""
+        lines = [k for low, high in mutant.lines for k in range(low, high + 1)]
+        if (digest := files.get(mutant.file)) not in (None, self.now[mutant.file]):
+            now = git(self.root, "show", f"HEAD:{mutant.file}").splitlines()
+            then = enumerate(git(self.root, "cat-file", "blob", digest).splitlines(), 1)
+            lines = [k for k, line in then if line in {now[k - 1] for k in lines}]
+        return ", ".join(map(str, lines))
 
-    def tests(self, mutant: Mutant, budget: float = BUDGET) -> dict[str, float]:
+    def tests(self, mutant: Mutant, left: float = BUDGET) -> Seconds:
         """Tests that reach a mutant with their seconds: quick ones that reach little else first, as many as fit."""
-        found: dict[str, tuple[float, float]] = {}
-        ask = (
-            "select distinct c.context from arc a join context c on c.id = a.context_id join file f on f.id = a.file_id "
-            "where f.path like ? and (a.fromno between ? and ? or a.tono between ? and ?)"
-        )
-        for path, layer in zip(self.layers, self.read, strict=True):
-            with sqlite3.connect(path.with_name("coverage.db")) as base:
-                for low, high in self.before(layer, mutant):
-                    for (name,) in base.execute(ask, (f"%{mutant.file}", low, high, low, high)):
-                        test = name.rpartition("|")[0]
-                        file = test.split("::")[0]
-                        if file in self.now and layer["files"].get(file) == self.now[file]:
-                            seconds = max(layer["times"].get(test, 0.0), 0.01)
-                            found[test] = seconds, (seconds + 0.05) * layer["width"].get(test, 100)
-        taken: dict[str, dict[str, float]] = {}
-        left = budget
-        for test, (seconds, _) in sorted(found.items(), key=lambda item: item[1][1]):
-            file = test.split("::")[0]
-            cost = seconds + (0 if file in taken else FILE_COST)
+        ranked, seconds = dict[str, float](), dict[str, float]()
+        for path, files, times in self.runs:
+            ask = """select distinct context, files from arc join file on file.id = file_id join context on context.id =
+            arc.context_id join width on width.context_id = context.id where path like ? and (fromno in (%s) or tono in (%s))"""
+            with contextlib.closing(sqlite3.connect(path)) as base:
+                found = base.execute(ask.replace("%s", self.lines(files, mutant)), (f"%{mutant.file}",)).fetchall()
+            for test, width in ((context.rpartition("|")[0], width) for context, width in found):
+                if files.get(file := test.partition("::")[0], "") == self.now.get(file):
+                    ranked[test] = (times[test] + 0.05) * width
+                    seconds[test] = max(times[test], 0.01)
+        chosen: dict[str, Seconds] = {}
+        for test in sorted(ranked, key=ranked.__getitem__):
+            cost = seconds[test] + PER_FILE * ((file := test.partition("::")[0]) not in chosen)
             if cost <= left:
-                taken.setdefault(file, {})[test] = seconds
                 left -= cost
-        return {test: seconds for tests in taken.values() for test, seconds in tests.items()}
+                chosen.setdefault(file, {})[test] = seconds[test]
+        return {test: took for tests in chosen.values() for test, took in tests.items()}
+
+
+def expected(tests: Seconds) -> float:
+    return sum(tests.values()) + PER_FILE * len({test.partition("::")[0] for test in tests})
 
 
 def copied(root: Path, folder: Path) -> Path:
-    """A copy of the tree as it is committed."""
-    tree = folder / "tree"
-    tree.mkdir(parents=True)
-    archive = subprocess.run(["git", "-C", root, "archive", "HEAD"], check=True, capture_output=True).stdout
-    subprocess.run(["tar", "-x", "-C", tree], input=archive, check=True)
+    """A copy of the tree as it is committed, made once in a folder."""
+    if not (tree := folder / "tree").exists():
+        tree.mkdir(parents=True)
+        archive = subprocess.run(["git", "-C", root, "archive", "HEAD"], check=True, capture_output=True).stdout
+        subprocess.run(["tar", "-x", "-C", tree], input=archive, check=True)
     return tree
 
 
-def _tested(tree: Path, tests: Sequence[str], log: Path, memory: int) -> None:
-    """In a process of its own: pytest on the tests, which says into `log` where it is and what has failed."""
+def _tested(tree: Path, tests: Seconds, log: Path, memory: int, grace: float) -> None:
+    """In a process of its own: the tests, which say into `log` where they are; an alarm ends the process."""
     os.setsid()
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
-    resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     os.chdir(tree)
-    (tree.parent / "tmp").mkdir(exist_ok=True)
-    os.environ |= {"PYTHONPATH": str(tree / "src"), "TMPDIR": str(tree.parent / "tmp")}
-    tempfile.tempdir = None
-    sys.path[0] = str(tree / "src")
-    out = os.open(tree.parent / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC)
+    os.environ |= {"PYTHONPATH": f"{tree}/src", "TMPDIR": tempfile.mkdtemp(dir=tree.parent)}
+    tempfile.tempdir, sys.path[0], end = None, f"{tree}/src", time.time() + 3 * (expected(tests) + grace)
     for stream in (1, 2):
-        os.dup2(out, stream)
-    order = {test: k for k, test in enumerate(tests)}
+        os.dup2(os.open(tree.parent / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
 
     def say(word: str, what: str) -> None:
         with log.open("a") as file:
             file.write(f"{word} {what}\n")
+        signal.setitimer(signal.ITIMER_REAL, max(0.01, min(3 * (tests.get(what, 0) + grace), end - time.time())))
 
     def keep(items: list) -> None:
+        order = {test: k for k, test in enumerate(tests)}
         items[:] = sorted((i for i in items if i.nodeid in order), key=lambda i: order[i.nodeid])
 
     watch = SimpleNamespace(
         pytest_collectstart=lambda collector: say("at", collector.nodeid),
-        pytest_collectreport=lambda report: say("failed", report.nodeid) if report.failed else None,
+        pytest_collectreport=lambda report: report.failed and say("failed", report.nodeid),
         pytest_collection_modifyitems=lambda items: keep(items),
-        pytest_runtest_logstart=lambda nodeid, location: say("at", nodeid),
-        pytest_runtest_logreport=lambda report: say("failed", report.nodeid) if report.failed else None,
+        pytest_runtest_logstart=lambda nodeid: say("at", nodeid),
+        pytest_runtest_logreport=lambda report: report.failed and say("failed", report.nodeid),
     )
-    import pytest
-
-    files = list(dict.fromkeys(test.split("::")[0] for test in tests))
-    flags = ["-x", "-q", "-p", "no:cacheprovider", "--tb=short", f"--basetemp={tree.parent / 'pytest'}"]
-    os._exit(int(pytest.main([*flags, *files], plugins=[watch])))
+    files = dict.fromkeys(test.partition("::")[0] for test in tests)
+    flags = ["-x", "-q", "-p", "no:cacheprovider", f"--basetemp={tree.parent}/pytest"]
+    os._exit(importlib.import_module("pytest").main([*flags, *files], plugins=[watch]))
 
 
-def run(tree: Path, tests: dict[str, float], memory: int, grace: float) -> tuple[str, str, float]:
-    """How tests end ("passed" or one of `NOTICED`), which one ended it, and after how many seconds.
+def run(tree: Path, tests: Seconds, memory: int, grace: float) -> tuple[str, str]:
+    """How tests end ("passed" or one of `NOTICED`), and which one ended them.
 
-    A test may take three times what it took and `grace` more, all together three times what they may.
+    A test may take three times what it took before and `grace`, and so may all of them.
     """
-    log = tree.parent / "log"
-    log.write_text("")
-    start, whole, late = time.time(), 3 * (sum(tests.values()) + grace + FILE_COST * len(tests)), ""
-    pid = os.fork()
-    if not pid:
+    (log := tree.parent / "log").write_text("at start\n")
+    if not (pid := os.fork()):
         try:
-            _tested(tree, list(tests), log, memory)
+            _tested(tree, tests, log, memory, grace)
         finally:
             os._exit(70)
     try:
-        while not (ended := os.waitpid(pid, os.WNOHANG))[0]:
-            time.sleep(0.02)
-            at = log.read_text().rpartition("at ")[2].split("\n")[0]
-            if time.time() - max(start, log.stat().st_mtime) > 3 * (tests.get(at, 0) + grace):
-                late = at or "collection"
-            elif time.time() - start > whole:
-                late = "all"
-            if late:
-                os.killpg(pid, signal.SIGKILL)
-    finally:
-        end_all(pid, tree)
-    said, code = log.read_text(), os.waitstatus_to_exitcode(ended[1])
-    failed = re.search(r"^failed (.*)", said, re.M)
-    test = late or (failed[1] if failed else said.rpartition("at ")[2].split("\n")[0])
-    how = "timeout" if late else "crash" if code not in range(6) else "passed" if code in (0, 5) else "failed"
-    return how, test, time.time() - start
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    finally:  # the group, and what was started with this tree in its environment
+        with contextlib.suppress(ProcessLookupError):
+            os.killpg(pid, signal.SIGKILL)
+        for place in Path("/proc").glob("[0-9]*/environ"):
+            with contextlib.suppress(OSError):
+                if f"{tree}/src".encode() in place.read_bytes():
+                    os.kill(int(place.parent.name), signal.SIGKILL)
+    how = {0: "passed", 5: "passed", -signal.SIGALRM: "timeout", **dict.fromkeys(range(1, 4), "failed")}.get(
+        code, "crash"
+    )
+    said = re.findall("^(at|failed) (.*)", log.read_text(), re.M)
+    return how, next((test for word, test in said if word == "failed"), said[-1][1])
 
 
-def end_all(pid: int, tree: Path) -> None:
-    """End the group of a process and whatever was started with this tree in its environment."""
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(pid, signal.SIGKILL)
-    for place in Path("/proc").glob("[0-9]*/environ"):
-        with contextlib.suppress(OSError):
-            if f"{tree}/src".encode() in place.read_bytes():
-                os.kill(int(place.parent.name), signal.SIGKILL)
-
-
-@lru_cache
-def own_tree(root: Path, folder: Path) -> Path:
-    return copied(root, folder / str(os.getpid()))
-
-
-def attempt(tree: Path, mutant: Mutant, tests: dict[str, float], memory: int = MEMORY, grace: float = GRACE) -> dict:
-    """Put in a mutant and see whether a test notices that also passes, in a third of its time, without it."""
-    path, begun, tests = tree / mutant.file, time.time(), dict(tests)
+def attempt(tree: Path, mutant: Mutant, tests: Seconds, memory: int = MEMORY, grace: float = GRACE) -> dict:
+    """Put in a mutant and see whether a test notices that passes without it, in a third of its limit."""
+    path, begun, how, by = tree / mutant.file, time.time(), "no test", ""
     source, stat = path.read_bytes(), path.stat()
-    how, test = "no test", ""
     while tests:
+        path.write_bytes(source[: mutant.start] + mutant.new.encode() + source[mutant.end :])
         try:
-            path.write_bytes(source[: mutant.start] + mutant.new.encode() + source[mutant.end :])
-            how, test, _ = run(tree, tests, memory, grace)
+            how, by = run(tree, tests, memory, grace)
         finally:
             path.write_bytes(source)
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-        if how == "passed":
+        alone, then = ({by: tests[by]} if by in tests else tests), time.time()
+        if how == "passed" or (
+            run(tree, alone, memory, grace)[0] == "passed" and time.time() - then < expected(alone) + grace
+        ):
             break
-        alone = {test: tests[test]} if test in tests else tests
-        without, _, seconds = run(tree, alone, memory, grace)
-        if without == "passed" and seconds < sum(alone.values()) + grace + FILE_COST * len(alone):
-            break
-        tests = {name: cost for name, cost in tests.items() if name not in alone}
-        how = "no test"
-    status = "survived" if how == "passed" else how
-    return {
-        "status": status,
-        "by": test if status in NOTICED else "",
-        "seconds": time.time() - begun,
-        "tests": len(tests),
-    }
+        tests, how = {test: took for test, took in tests.items() if test not in alone}, "no test"
+    how, by = ("survived", "") if how == "passed" else (how, by)
+    return {"status": how, "by": by, "seconds": round(time.time() - begun, 1), "tests": len(tests)}
 
 
-def tried(root: Path, folder: Path, mutant: Mutant) -> dict:
-    return attempt(own_tree(root, folder), mutant, Coverage(root).tests(mutant))
-
-
-def wilson(k: int, n: int, z: float = 1.96) -> tuple[float, float]:
-    middle, wide = k + z * z / 2, z * math.sqrt(k * (n - k) / n + z * z / 4)
-    return (middle - wide) / (n + z * z), (middle + wide) / (n + z * z)
+def tried(coverage: Coverage, folder: Path, mutant: Mutant) -> dict:
+    return attempt(copied(coverage.root, folder / str(os.getpid())), mutant, coverage.tests(mutant))
 
 
 def brief(mutant: Mutant) -> str:
     old, new = (" ".join(text.split()) for text in (mutant.old, mutant.new))
-    same = len(os.path.commonprefix([old, new]))
-    start = max(0, same - 40)
-    return f"{mutant.file}:{mutant.line} {mutant.function} [{mutant.operator}] {old[start : start + 90]} -> {new[start : start + 90]}"
+    at = max(0, next((k for k, (a, b) in enumerate(zip(old, new, strict=False)) if a != b), 0) - 40)
+    where = f"{mutant.file}:{mutant.line} {mutant.function} [{mutant.operator}]"
+    return f"{where} {old[at : at + 90]} -> {new[at : at + 90]}"
 
 
-def report(mutants: Sequence[Mutant], done: dict, known: list[dict]) -> int:
+def report(root: Path, mutants: Sequence[Mutant], status: dict[Mutant, str]) -> int:
     """Print how many were noticed, and those that were not; 1 where too many are said to be equivalent."""
+    path = root / "bench/equivalent_mutants.toml"
+    known = tomllib.loads(path.read_text())["mutant"] if path.exists() else []
     same = {(m["file"], m["function"], m["old"], m["new"]) for m in known if m["reason"]}
-    rows = [(m, done[m.key]["status"]) for m in mutants if m.key in done]
-    equal = [m for m, status in rows if status not in NOTICED and m.key[:4] in same]
-    rows = [(m, status) for m, status in rows if m not in equal]
-    for name in ["", *dict.fromkeys(package(m.file) for m, _ in rows)]:
-        mine = [status in NOTICED for m, status in rows if name in ("", package(m.file))]
-        if mine:
-            low, high = wilson(sum(mine), len(mine))
-            print(f"{name or 'all':10} {sum(mine)}/{len(mine)} noticed, 95 %: {low:.2f} to {high:.2f}")
-    for m, status in rows:
-        if status not in NOTICED:
-            print(f"{mutants.index(m):3} {status}: {brief(m)}")
-    print(f"{len(equal)} equivalent, {len(mutants) - len(rows) - len(equal)} to do")
+    equal = [m for m in status if status[m] not in NOTICED and m[:4] in same]
+    rows = [m for m in mutants if m in status and m not in equal]
+    for name in ["all", *dict.fromkeys(package(m.file) for m in rows)]:
+        seen = [status[m] in NOTICED for m in rows if name in ("all", package(m.file))]
+        k, n, z = sum(seen), max(len(seen), 1), 1.96
+        middle, half = k + z * z / 2, z * math.sqrt(k * (n - k) / n + z * z / 4)
+        low, high = ((middle + side * half) / (n + z * z) for side in (-1, 1))
+        print(f"{name:10}{k:4}/{len(seen):<4} noticed, {low:.2f} to {high:.2f} (95 %)")
+    print(*(f"{mutants.index(m):3} {status[m]}: {brief(m)}" for m in rows if status[m] not in NOTICED), sep="\n")
+    print(f"{len(equal)} equivalent of {len(mutants)}, {len(mutants) - len(status)} to do")
     return int(20 * len(equal) > len(mutants))
 
 
@@ -299,59 +238,54 @@ def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=150)
-    parser.add_argument("--root", type=Path, default=ROOT)
-    parser.add_argument("--again", action="store_true", help="try those that survived once more")
+    parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1])
     parser.add_argument("--list", action="store_true", help="print the draw")
     parser.add_argument("--show", type=int, help="print one mutant as a difference")
     parser.add_argument("--only", type=int, help="try one mutant")
-    parser.add_argument("--coverage", type=Path, help="a folder with .coverage and durations.txt of HEAD")
+    parser.add_argument("--again", action="store_true", help="try those that survived once more")
+    parser.add_argument(
+        "--coverage", type=Path, help="take .coverage and durations.txt of the tests as they are from here"
+    )
     asked = parser.parse_args()
-    root = asked.root.resolve()
-    mutants = draw(root, asked.seed, asked.count)
+    mutants = draw(root := asked.root.resolve(), asked.seed, asked.count)
     if asked.list:
         print(*(f"{k:3} {brief(m)}" for k, m in enumerate(mutants)), sep="\n")
         return 0
     if asked.show is not None:
-        mutant = mutants[asked.show]
-        source = (root / mutant.file).read_bytes()
-        new = source[: mutant.start] + mutant.new.encode() + source[mutant.end :]
-        sides = [text.decode().splitlines() for text in (source, new)]
-        print(*difflib.unified_diff(*sides, mutant.file, mutant.file, lineterm=""), sep="\n")
+        m = mutants[asked.show]
+        source = (root / m.file).read_bytes()
+        sides = [text.decode().splitlines() for text in (source, source[: m.start] + m.new.encode() + source[m.end :])]
+        print(*difflib.unified_diff(*sides, m.file, m.file, lineterm=""), sep="\n")
         return 0
     if dirty := git(root, "status", "--porcelain", "--", "src", "tests"):
         print(f"expected src and tests as committed, got changes; commit or stash them:\n{dirty}", file=sys.stderr)
         return 2
-    commit = git(root, "rev-parse", "HEAD").strip()
-    coverage = Coverage(root)
+    coverage, record = Coverage(root), root / f"build/mutants/seed-{asked.seed}.jsonl"
     if asked.coverage:
-        coverage.add(asked.coverage, commit, coverage.now)
+        coverage.add(asked.coverage, coverage.now)
     coverage.refresh()
-    record = root / f"build/mutants/seed-{asked.seed}.jsonl"
     lines = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
-    done = {(d["file"], d["function"], d["old"], d["new"], d["nth"]): d for d in lines}
-    todo = [m for m in mutants if m.key not in done or (asked.again and done[m.key]["status"] not in NOTICED)]
-    todo = [mutants[asked.only]] if asked.only is not None else todo
-    if root == ROOT:
-        for name in ("torch", "torch.func", "numpy", "scipy.stats", "scipy.optimize", "pytest"):
+    known = {tuple(d[name] for name in Mutant._fields[:5]): d["status"] for d in lines}
+    status = {m: known[m[:5]] for m in mutants if m[:5] in known}
+    todo = [m for m in mutants if m not in status or (asked.again and status[m] not in NOTICED)]
+    todo = todo if asked.only is None else [mutants[asked.only]]
+    for name in ("torch", "torch.func", "scipy.stats", "scipy.optimize", "pytest"):  # once for all that are forked
+        with contextlib.suppress(ImportError):
             importlib.import_module(name)
+    start = {"seed": asked.seed, "commit": git(root, "rev-parse", "HEAD").strip()}
     with (
         tempfile.TemporaryDirectory() as name,
         ProcessPoolExecutor(2, get_context("fork")) as pool,
         record.open("a") as out,
     ):
-        waiting = {pool.submit(tried, root, Path(name), m): m for m in todo}
-        for k, job in enumerate(as_completed(waiting), 1):
-            m = waiting[job]
-            place = {"package": package(m.file), "line": m.line, "operator": m.operator, "commit": commit}
-            keys = dict(zip(("file", "function", "old", "new", "nth"), m.key, strict=True))
-            done[m.key] = {"seed": asked.seed, **keys, **place, **job.result()}
-            out.write(json.dumps(done[m.key]) + "\n")
+        jobs = {pool.submit(tried, coverage, Path(name), m): m for m in todo}
+        for k, job in enumerate(as_completed(jobs), 1):
+            m, d = jobs[job], job.result()
+            status[m] = d["status"]
+            out.write(json.dumps({**start, "package": package(m.file), **m._asdict(), **d}) + "\n")
             out.flush()
-            d = done[m.key]
-            print(f"{k}/{len(todo)} {d['status']:9}{d['seconds']:5.0f} s  {brief(m)}  {d['by']}", flush=True)
-    file = root / "bench/equivalent_mutants.toml"
-    known = tomllib.loads(file.read_text()).get("mutant", []) if file.exists() else []
-    return report(mutants, done, known)
+            print(f"{k}/{len(todo)} {d['status']:9}{d['seconds']:6} s  {brief(m)}  {d['by']}", flush=True)
+    return report(root, mutants, status)
 
 
 if __name__ == "__main__":
