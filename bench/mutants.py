@@ -1,4 +1,4 @@
-"""Mutation testing: how many faults of meaning, drawn by seed, do the tests notice? `--help` has the options.
+"""Mutation testing: how many faults of meaning, drawn by seed, do the tests notice?
 
 Not cosmic-ray or mutmut: neither draws by seed and package nor exchanges arguments, labels or axes, and one knows no
 coverage contexts, the other no constants and defaults. Records and coverage are kept in build/mutants.
@@ -8,13 +8,13 @@ from __future__ import annotations
 
 import argparse
 import contextlib
-import difflib
 import importlib
 import json
 import math
 import os
 import re
 import resource
+import shlex
 import shutil
 import signal
 import sqlite3
@@ -24,8 +24,8 @@ import tempfile
 import time
 import tomllib
 from collections import Counter
-from collections.abc import Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from difflib import unified_diff
 from multiprocessing import get_context
 from pathlib import Path
 from types import SimpleNamespace
@@ -34,6 +34,9 @@ from mutant_sites import Mutant, draw, package
 
 BUDGET, PER_FILE, MEMORY, GRACE = 60.0, 0.5, 6 << 30, 10.0
 NOTICED = ("failed", "timeout", "crash")
+PYTEST = (
+    "-m pytest -p no:cacheprovider -n 2 -m 'not slow' --cov=crunode --cov-context=test --cov-report= --durations=0 -vv"
+)
 Seconds = dict[str, float]
 
 
@@ -47,69 +50,69 @@ class Coverage:
     A run is a folder with `.coverage`, `durations.txt` as pytest prints them, and the digests of its files of tests.
     """
 
-    def __init__(self, root: Path) -> None:
+    def __init__(self, root: Path, given: Path | None = None) -> None:
+        """Run with coverage what is new or changed, or take that from a folder that is given."""
         self.root, self.runs = root, list[tuple[Path, dict[str, str], Seconds]]()
         words = (line.split() for line in git(root, "ls-tree", "-r", "HEAD", "src", "tests").splitlines())
         self.now = {w[3]: w[2] for w in words if re.search(r"^src/.*\.py$|/test_\w+\.py$", w[3])}
         for home in sorted(root.glob("build/mutants/coverage/*")):
-            times: Seconds = Counter()
-            printed = (home / "durations.txt").read_text()
-            for seconds, test in re.findall(r"^([\d.]+)s +(?:setup|call|teardown) +(\S.*?)\s*$", printed, re.M):
-                times[test] += float(seconds)
-            self.runs.append((home / ".coverage", json.loads((home / "files.json").read_text()), times))
-
-    def add(self, folder: Path, files: dict[str, str]) -> None:
-        home = self.root / f"build/mutants/coverage/{len(self.runs):03}"
-        home.mkdir(parents=True)
-        for name in (".coverage", "durations.txt"):
-            shutil.copy(folder / name, home)
-        with sqlite3.connect(home / ".coverage") as base:
-            base.execute("create table width as select context_id, count(distinct file_id) files from arc group by 1")
-            base.execute("create unique index by_context on width (context_id)")
-        (home / "files.json").write_text(json.dumps(files))
-        self.__init__(self.root)
-
-    def refresh(self) -> None:
-        """Run with coverage the files of tests that are new or changed."""
+            self.read(home)
         files = {file: digest for file, digest in self.now.items() if all(r[1].get(file) != digest for r in self.runs)}
+        home = root / f"build/mutants/coverage/{len(self.runs):03}"
         if files:
-            print(f"{len(files)} files of tests and examples to run with coverage", flush=True)
-            flags = ["-p", "no:cacheprovider", "-n", "2", "-m", "not slow", "--cov=crunode", "--cov-context=test"]
-            flags += ["--cov-report=", "--durations=0", "-vv", *(files if self.runs else [])]
             with tempfile.TemporaryDirectory() as name:
-                tree = copied(self.root, Path(name))
-                env = {**os.environ, "PYTHONPATH": f"{tree}/src", "COVERAGE_FILE": f"{tree}/.coverage"}
-                with (tree / "durations.txt").open("w") as out:
-                    subprocess.run([sys.executable, "-m", "pytest", *flags], cwd=tree, stdout=out, env=env, check=False)
-                self.add(tree, files)
+                tree = given or copied(root, Path(name))
+                if not given:
+                    print(f"{len(files)} files of tests and examples to run with coverage", flush=True)
+                    command = [sys.executable, *shlex.split(PYTEST), *(files if self.runs else [])]
+                    env = {**os.environ, "PYTHONPATH": f"{tree}/src", "COVERAGE_FILE": f"{tree}/.coverage"}
+                    with (tree / "durations.txt").open("w") as out:
+                        subprocess.run(command, cwd=tree, stdout=out, env=env, check=False)
+                home.mkdir(parents=True)
+                shutil.copy(tree / ".coverage", home)
+                shutil.copy(tree / "durations.txt", home)
+            with contextlib.closing(sqlite3.connect(home / ".coverage")) as base:
+                base.execute(
+                    "create table width as select context_id, count(distinct file_id) files from arc group by 1"
+                )
+                base.execute("create unique index by_context on width (context_id)")
+                base.commit()
+            (home / "files.json").write_text(json.dumps(files))
+            self.read(home)
+
+    def read(self, home: Path) -> None:
+        times, printed = Counter[str](), (home / "durations.txt").read_text()
+        for seconds, test in re.findall(r"^([\d.]+)s +(?:setup|call|teardown) +(\S.*?)\s*$", printed, re.M):
+            times[test] += float(seconds)
+        self.runs.append((home / ".coverage", json.loads((home / "files.json").read_text()), times))
 
     def lines(self, files: dict[str, str], mutant: Mutant) -> str:
         """The lines of a mutant as they were numbered then: in a file that has changed, the lines of the same text."""
         lines = [k for low, high in mutant.lines for k in range(low, high + 1)]
         if (digest := files.get(mutant.file)) not in (None, self.now[mutant.file]):
             now = git(self.root, "show", f"HEAD:{mutant.file}").splitlines()
-            then = enumerate(git(self.root, "cat-file", "blob", digest).splitlines(), 1)
-            lines = [k for k, line in then if line in {now[k - 1] for k in lines}]
+            then, wanted = git(self.root, "cat-file", "blob", digest).splitlines(), {now[k - 1] for k in lines}
+            lines = [k for k, line in enumerate(then, 1) if line in wanted]
         return ", ".join(map(str, lines))
 
     def tests(self, mutant: Mutant, left: float = BUDGET) -> Seconds:
         """Tests that reach a mutant with their seconds: quick ones that reach little else first, as many as fit."""
-        ranked, seconds = dict[str, float](), dict[str, float]()
+        ranked, seconds, chosen = dict[str, float](), dict[str, float](), dict[str, Seconds]()
         for path, files, times in self.runs:
-            ask = """select distinct context, files from arc join file on file.id = file_id join context on context.id =
-            arc.context_id join width on width.context_id = context.id where path like ? and (fromno in (%s) or tono in (%s))"""
+            at = self.lines(files, mutant)
+            ask = f"""select distinct context, files from arc join file on file.id = file_id join context
+            on context.id = arc.context_id join width on width.context_id = context.id
+            where path like '%{mutant.file}' and (fromno in ({at}) or tono in ({at}))"""
             with contextlib.closing(sqlite3.connect(path)) as base:
-                found = base.execute(ask.replace("%s", self.lines(files, mutant)), (f"%{mutant.file}",)).fetchall()
+                found = base.execute(ask).fetchall()
             for test, width in ((context.rpartition("|")[0], width) for context, width in found):
                 if files.get(file := test.partition("::")[0], "") == self.now.get(file):
-                    ranked[test] = (times[test] + 0.05) * width
-                    seconds[test] = max(times[test], 0.01)
-        chosen: dict[str, Seconds] = {}
+                    ranked[test], seconds[test] = (times[test] + 0.05) * width, max(times[test], 0.01)
         for test in sorted(ranked, key=ranked.__getitem__):
-            cost = seconds[test] + PER_FILE * ((file := test.partition("::")[0]) not in chosen)
-            if cost <= left:
-                left -= cost
+            file = test.partition("::")[0]
+            if (cost := seconds[test] + PER_FILE * (file not in chosen)) <= left:
                 chosen.setdefault(file, {})[test] = seconds[test]
+                left -= cost
         return {test: took for tests in chosen.values() for test, took in tests.items()}
 
 
@@ -126,8 +129,8 @@ def copied(root: Path, folder: Path) -> Path:
     return tree
 
 
-def _tested(tree: Path, tests: Seconds, log: Path, memory: int, grace: float) -> None:
-    """In a process of its own: the tests, which say into `log` where they are; an alarm ends the process."""
+def _tested(tree: Path, tests: Seconds, at: Path, memory: int, grace: float) -> None:
+    """In a process of its own: tests up to the first that fails; `at` is where they are, and an alarm ends them."""
     os.setsid()
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     os.chdir(tree)
@@ -136,21 +139,18 @@ def _tested(tree: Path, tests: Seconds, log: Path, memory: int, grace: float) ->
     for stream in (1, 2):
         os.dup2(os.open(tree.parent / "output", os.O_WRONLY | os.O_CREAT | os.O_TRUNC), stream)
 
-    def say(word: str, what: str) -> None:
-        with log.open("a") as file:
-            file.write(f"{word} {what}\n")
-        signal.setitimer(signal.ITIMER_REAL, max(0.01, min(3 * (tests.get(what, 0) + grace), end - time.time())))
+    def begin(nodeid: str) -> None:
+        at.write_text(nodeid)
+        signal.setitimer(signal.ITIMER_REAL, max(0.01, min(3 * (tests.get(nodeid, 0) + grace), end - time.time())))
 
     def keep(items: list) -> None:
         order = {test: k for k, test in enumerate(tests)}
         items[:] = sorted((i for i in items if i.nodeid in order), key=lambda i: order[i.nodeid])
 
     watch = SimpleNamespace(
-        pytest_collectstart=lambda collector: say("at", collector.nodeid),
-        pytest_collectreport=lambda report: report.failed and say("failed", report.nodeid),
+        pytest_collectstart=lambda collector: begin(collector.nodeid),
         pytest_collection_modifyitems=lambda items: keep(items),
-        pytest_runtest_logstart=lambda nodeid: say("at", nodeid),
-        pytest_runtest_logreport=lambda report: report.failed and say("failed", report.nodeid),
+        pytest_runtest_logstart=lambda nodeid: begin(nodeid),
     )
     files = dict.fromkeys(test.partition("::")[0] for test in tests)
     flags = ["-x", "-q", "-p", "no:cacheprovider", f"--basetemp={tree.parent}/pytest"]
@@ -158,14 +158,14 @@ def _tested(tree: Path, tests: Seconds, log: Path, memory: int, grace: float) ->
 
 
 def run(tree: Path, tests: Seconds, memory: int, grace: float) -> tuple[str, str]:
-    """How tests end ("passed" or one of `NOTICED`), and which one ended them.
+    """How tests end ("passed" or one of `NOTICED`), and at which one.
 
     A test may take three times what it took before and `grace`, and so may all of them.
     """
-    (log := tree.parent / "log").write_text("at start\n")
+    (at := tree.parent / "at").write_text("")
     if not (pid := os.fork()):
         try:
-            _tested(tree, tests, log, memory, grace)
+            _tested(tree, tests, at, memory, grace)
         finally:
             os._exit(70)
     try:
@@ -177,11 +177,8 @@ def run(tree: Path, tests: Seconds, memory: int, grace: float) -> tuple[str, str
             with contextlib.suppress(OSError):
                 if f"{tree}/src".encode() in place.read_bytes():
                     os.kill(int(place.parent.name), signal.SIGKILL)
-    how = {0: "passed", 5: "passed", -signal.SIGALRM: "timeout", **dict.fromkeys(range(1, 4), "failed")}.get(
-        code, "crash"
-    )
-    said = re.findall("^(at|failed) (.*)", log.read_text(), re.M)
-    return how, next((test for word, test in said if word == "failed"), said[-1][1])
+    ends = {0: "passed", 1: "failed", 2: "failed", 3: "failed", 5: "passed", -signal.SIGALRM: "timeout"}
+    return ends.get(code, "crash"), at.read_text()
 
 
 def attempt(tree: Path, mutant: Mutant, tests: Seconds, memory: int = MEMORY, grace: float = GRACE) -> dict:
@@ -195,13 +192,15 @@ def attempt(tree: Path, mutant: Mutant, tests: Seconds, memory: int = MEMORY, gr
         finally:
             path.write_bytes(source)
             os.utime(path, ns=(stat.st_atime_ns, stat.st_mtime_ns))
-        alone, then = ({by: tests[by]} if by in tests else tests), time.time()
-        if how == "passed" or (
-            run(tree, alone, memory, grace)[0] == "passed" and time.time() - then < expected(alone) + grace
-        ):
+        if how == "passed":
+            how, by = "survived", ""
             break
-        tests, how = {test: took for test, took in tests.items() if test not in alone}, "no test"
-    how, by = ("survived", "") if how == "passed" else (how, by)
+        alone, then = {by: tests.get(by, 0.0)}, time.time()
+        alone = alone if by.partition("::")[0] in {test.partition("::")[0] for test in tests} else tests
+        if run(tree, alone, memory, grace)[0] == "passed" and time.time() - then < expected(alone) + grace:
+            break
+        left = {test: took for test, took in tests.items() if by not in (test, test.partition("::")[0])}
+        tests, how, by = {} if alone is tests else left, "no test", ""
     return {"status": how, "by": by, "seconds": round(time.time() - begun, 1), "tests": len(tests)}
 
 
@@ -216,7 +215,7 @@ def brief(mutant: Mutant) -> str:
     return f"{where} {old[at : at + 90]} -> {new[at : at + 90]}"
 
 
-def report(root: Path, mutants: Sequence[Mutant], status: dict[Mutant, str]) -> int:
+def report(root: Path, mutants: list[Mutant], status: dict[Mutant, str]) -> int:
     """Print how many were noticed, and those that were not; 1 where too many are said to be equivalent."""
     path = root / "bench/equivalent_mutants.toml"
     known = tomllib.loads(path.read_text())["mutant"] if path.exists() else []
@@ -227,43 +226,41 @@ def report(root: Path, mutants: Sequence[Mutant], status: dict[Mutant, str]) -> 
         seen = [status[m] in NOTICED for m in rows if name in ("all", package(m.file))]
         k, n, z = sum(seen), max(len(seen), 1), 1.96
         middle, half = k + z * z / 2, z * math.sqrt(k * (n - k) / n + z * z / 4)
-        low, high = ((middle + side * half) / (n + z * z) for side in (-1, 1))
+        low, high = (middle - half) / (n + z * z), (middle + half) / (n + z * z)
         print(f"{name:10}{k:4}/{len(seen):<4} noticed, {low:.2f} to {high:.2f} (95 %)")
-    print(*(f"{mutants.index(m):3} {status[m]}: {brief(m)}" for m in rows if status[m] not in NOTICED), sep="\n")
+    for m in (m for m in rows if status[m] not in NOTICED):
+        print(f"{mutants.index(m):3} {status[m]}: {brief(m)}")
     print(f"{len(equal)} equivalent of {len(mutants)}, {len(mutants) - len(status)} to do")
     return int(20 * len(equal) > len(mutants))
 
 
 def main() -> int:
-    parser = argparse.ArgumentParser()
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--count", type=int, default=150)
     parser.add_argument("--root", type=Path, default=Path(__file__).resolve().parents[1])
-    parser.add_argument("--list", action="store_true", help="print the draw")
-    parser.add_argument("--show", type=int, help="print one mutant as a difference")
+    parser.add_argument(
+        "--show", type=int, nargs="?", const=-1, help="print one mutant as a difference, or all in brief"
+    )
     parser.add_argument("--only", type=int, help="try one mutant")
     parser.add_argument("--again", action="store_true", help="try those that survived once more")
     parser.add_argument(
-        "--coverage", type=Path, help="take .coverage and durations.txt of the tests as they are from here"
+        "--coverage", type=Path, help="a folder with .coverage and durations.txt of the tests as they are"
     )
     asked = parser.parse_args()
     mutants = draw(root := asked.root.resolve(), asked.seed, asked.count)
-    if asked.list:
-        print(*(f"{k:3} {brief(m)}" for k, m in enumerate(mutants)), sep="\n")
-        return 0
-    if asked.show is not None:
-        m = mutants[asked.show]
+    for k, m in enumerate(mutants) if asked.show is not None else ():
         source = (root / m.file).read_bytes()
         sides = [text.decode().splitlines() for text in (source, source[: m.start] + m.new.encode() + source[m.end :])]
-        print(*difflib.unified_diff(*sides, m.file, m.file, lineterm=""), sep="\n")
+        shown = {k: "\n".join(unified_diff(*sides, m.file, m.file, lineterm="")), -1: f"{k:3} {brief(m)}"}
+        if asked.show in shown:
+            print(shown[asked.show])
+    if asked.show is not None:
         return 0
     if dirty := git(root, "status", "--porcelain", "--", "src", "tests"):
         print(f"expected src and tests as committed, got changes; commit or stash them:\n{dirty}", file=sys.stderr)
         return 2
-    coverage, record = Coverage(root), root / f"build/mutants/seed-{asked.seed}.jsonl"
-    if asked.coverage:
-        coverage.add(asked.coverage, coverage.now)
-    coverage.refresh()
+    coverage, record = Coverage(root, asked.coverage), root / f"build/mutants/seed-{asked.seed}.jsonl"
     lines = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
     known = {tuple(d[name] for name in Mutant._fields[:5]): d["status"] for d in lines}
     status = {m: known[m[:5]] for m in mutants if m[:5] in known}
@@ -282,8 +279,7 @@ def main() -> int:
         for k, job in enumerate(as_completed(jobs), 1):
             m, d = jobs[job], job.result()
             status[m] = d["status"]
-            out.write(json.dumps({**start, "package": package(m.file), **m._asdict(), **d}) + "\n")
-            out.flush()
+            print(json.dumps({**start, "package": package(m.file), **m._asdict(), **d}), file=out, flush=True)
             print(f"{k}/{len(todo)} {d['status']:9}{d['seconds']:6} s  {brief(m)}  {d['by']}", flush=True)
     return report(root, mutants, status)
 
