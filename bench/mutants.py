@@ -12,137 +12,33 @@ import importlib
 import json
 import math
 import os
-import re
 import resource
-import shlex
-import shutil
 import signal
-import sqlite3
-import subprocess
 import sys
 import tempfile
 import time
 import tomllib
-from collections import Counter
 from concurrent.futures import ProcessPoolExecutor, as_completed
+from concurrent.futures.process import BrokenProcessPool
 from difflib import unified_diff
 from importlib.metadata import entry_points
-from multiprocessing import get_context
+from multiprocessing import active_children, get_context
 from pathlib import Path
 
 from mutant_sites import Mutant, draw, package
+from reach import Coverage, Seconds, copied, expected, git
 
-BUDGET = 120.0  # as recorded with coverage, two at a time; that is less than 60 seconds without
-PER_FILE, MEMORY, GRACE = 0.5, 6 << 30, 10.0
-NOTICED = ("failed", "timeout", "crash")
-PYTEST = (
-    "-m pytest -p no:cacheprovider -n 2 -m 'not slow' --cov=crunode --cov-context=test --cov-report= --durations=0 -vv"
-)
-Seconds = dict[str, float]
-
-
-def git(root: Path, *words: str) -> str:
-    return subprocess.run(["git", "-C", root, *words], check=True, capture_output=True, text=True).stdout
-
-
-class Coverage:
-    """Which tests reach a line, by runs with contexts, each valid for the files of tests that are as they were then.
-
-    A run is a folder with `.coverage`, `durations.txt` as pytest prints them, and the digests of its files of tests.
-    """
-
-    def __init__(self, root: Path, given: Path | None = None) -> None:
-        """Run with coverage what is new or changed, or take that from a folder that is given."""
-        self.root, self.runs = root, list[tuple[Path, dict[str, str], Seconds]]()
-        words = (line.split() for line in git(root, "ls-tree", "-r", "HEAD", "src", "tests").splitlines())
-        self.now = {w[3]: w[2] for w in words if re.search(r"^src/.*\.py$|/test_\w+\.py$", w[3])}
-        for home in sorted(root.glob("build/mutants/coverage/*")):
-            self.read(home)
-        files = {file: digest for file, digest in self.now.items() if all(r[1].get(file) != digest for r in self.runs)}
-        home = root / f"build/mutants/coverage/{len(self.runs):03}"
-        if files:
-            with tempfile.TemporaryDirectory() as name:
-                tree = given or copied(root, Path(name))
-                if not given:
-                    print(f"{len(files)} files of tests and examples to run with coverage", flush=True)
-                    command = [sys.executable, *shlex.split(PYTEST), *(files if self.runs else [])]
-                    env = {**os.environ, "PYTHONPATH": f"{tree}/src", "COVERAGE_FILE": f"{tree}/.coverage"}
-                    with (tree / "durations.txt").open("w") as out:
-                        subprocess.run(command, cwd=tree, stdout=out, env=env, check=False)
-                home.mkdir(parents=True)
-                shutil.copy(tree / ".coverage", home)
-                shutil.copy(tree / "durations.txt", home)
-            with contextlib.closing(sqlite3.connect(home / ".coverage")) as base:
-                base.execute(
-                    "create table width as select context_id, count(distinct file_id) files from arc group by 1"
-                )
-                base.execute("create unique index by_context on width (context_id)")
-                base.commit()
-            (home / "files.json").write_text(json.dumps(files))
-            self.read(home)
-
-    def read(self, home: Path) -> None:
-        times, printed = Counter[str](), (home / "durations.txt").read_text()
-        for seconds, test in re.findall(r"^([\d.]+)s +(?:setup|call|teardown) +(\S.*?)\s*$", printed, re.M):
-            times[test] += float(seconds)
-        for test in re.findall(r"^(?:FAILED|ERROR) (\S.*?)(?: - |$)", printed, re.M):
-            times[test] = math.inf
-        self.runs.append((home / ".coverage", json.loads((home / "files.json").read_text()), times))
-
-    def lines(self, files: dict[str, str], mutant: Mutant) -> str:
-        """The lines of a mutant as they were numbered then: in a file that has changed, the lines of the same text."""
-        lines = [k for low, high in mutant.lines for k in range(low, high + 1)]
-        if (digest := files.get(mutant.file)) not in (None, self.now[mutant.file]):
-            now = git(self.root, "show", f"HEAD:{mutant.file}").splitlines()
-            then, wanted = git(self.root, "cat-file", "blob", digest).splitlines(), {now[k - 1] for k in lines}
-            lines = [k for k, line in enumerate(then, 1) if line in wanted]
-        return ", ".join(map(str, lines))
-
-    def tests(self, mutant: Mutant, left: float = BUDGET) -> Seconds:
-        """Tests that reach a mutant with their seconds: quick ones that reach little else first, as many as fit."""
-        ranked, seconds, chosen = dict[str, float](), dict[str, float](), dict[str, Seconds]()
-        for path, files, times in self.runs:
-            at = self.lines(files, mutant)
-            ask = f"""select distinct context, files from arc join file on file.id = file_id join context
-            on context.id = arc.context_id join width on width.context_id = context.id
-            where path like '%{mutant.file}' and (fromno in ({at}) or tono in ({at}))"""
-            with contextlib.closing(sqlite3.connect(path)) as base:
-                found = base.execute(ask).fetchall()
-            for test, width in ((context.rpartition("|")[0], width) for context, width in found):
-                if files.get(file := test.partition("::")[0], "") == self.now.get(file) and times[test] < math.inf:
-                    ranked[test], seconds[test] = (times[test] + 0.05) * width, max(times[test], 0.01)
-        for test in sorted(ranked, key=ranked.__getitem__):
-            file = test.partition("::")[0]
-            if (cost := seconds[test] + PER_FILE * (file not in chosen)) <= left or not chosen:
-                chosen.setdefault(file, {})[test] = seconds[test]
-                left -= cost
-        return {test: took for tests in chosen.values() for test, took in tests.items()}
-
-
-def expected(tests: Seconds) -> float:
-    return sum(tests.values()) + PER_FILE * len({test.partition("::")[0] for test in tests})
-
-
-def copied(root: Path, folder: Path) -> Path:
-    """A copy of the tree as it is committed, made once in a folder."""
-    if not (tree := folder / "tree").exists():
-        tree.mkdir(parents=True)
-        archive = subprocess.run(["git", "-C", root, "archive", "HEAD"], check=True, capture_output=True).stdout
-        subprocess.run(["tar", "-x", "-C", tree], input=archive, check=True)
-        subprocess.run([sys.executable, "-m", "compileall", "-q", "src", "tests"], cwd=tree, check=True)
-    return tree
+MEMORY, GRACE, NOTICED = 6 << 30, 10.0, ("failed", "timeout", "crash")
 
 
 def _tested(tree: Path, tests: Seconds, at: Path, memory: int, grace: float) -> None:
     """In a process of its own: tests up to the first that fails; `at` is where they are, and an alarm ends them."""
     os.setsid()
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
     resource.setrlimit(resource.RLIMIT_DATA, (memory, memory))
     os.chdir(tree)
-    os.environ |= {
-        "PYTHONPATH": f"{tree}/src",
-        "TMPDIR": tempfile.mkdtemp(dir=tree.parent),
-        "PYTHONDONTWRITEBYTECODE": "1",
-    }
+    os.environ |= {"PYTHONPATH": f"{tree}/src", "PYTHONDONTWRITEBYTECODE": "1", "TMPDIR": f"{tree.parent}/tmp"}
+    (tree.parent / "tmp").mkdir(exist_ok=True)
     sys.dont_write_bytecode = True  # or a mutant of the same second and size as another could be taken for it
     tempfile.tempdir, sys.path[0], end = None, f"{tree}/src", time.time() + 3 * (expected(tests) + grace)
     for stream in (1, 2):
@@ -216,7 +112,11 @@ def attempt(tree: Path, mutant: Mutant, tests: Seconds, memory: int = MEMORY, gr
 
 
 def tried(coverage: Coverage, folder: Path, mutant: Mutant) -> dict:
-    return attempt(copied(coverage.root, folder / str(os.getpid())), mutant, coverage.tests(mutant))
+    lines = [k for low, high in mutant.lines for k in range(low, high + 1)]
+    try:
+        return attempt(copied(coverage.root, folder / str(os.getpid())), mutant, coverage.tests(mutant.file, lines))
+    except KeyboardInterrupt:
+        os._exit(130)  # else the pool would give it the next one
 
 
 def brief(mutant: Mutant) -> str:
@@ -255,9 +155,8 @@ def main() -> int:
     )
     parser.add_argument("--only", type=int, help="try one mutant")
     parser.add_argument("--again", action="store_true", help="try those that survived once more")
-    parser.add_argument(
-        "--coverage", type=Path, help="a folder with .coverage and durations.txt of the tests as they are"
-    )
+    parser.add_argument("--coverage", type=Path, help="a folder with .coverage and durations.txt of a run of all tests")
+    parser.add_argument("--at", default="HEAD", help="the commit that it is of")
     asked = parser.parse_args()
     mutants = draw(root := asked.root.resolve(), asked.seed, asked.count)
     for k, m in enumerate(mutants) if asked.show is not None else ():
@@ -271,7 +170,7 @@ def main() -> int:
     if dirty := git(root, "status", "--porcelain", "--", "src", "tests"):
         print(f"expected src and tests as committed, got changes; commit or stash them:\n{dirty}", file=sys.stderr)
         return 2
-    coverage, record = Coverage(root, asked.coverage), root / f"build/mutants/seed-{asked.seed}.jsonl"
+    coverage, record = Coverage(root, asked.coverage, asked.at), root / f"build/mutants/seed-{asked.seed}.jsonl"
     lines = [json.loads(line) for line in record.read_text().splitlines()] if record.exists() else []
     known = {tuple(d[name] for name in Mutant._fields[:5]): d["status"] for d in lines}
     status = {m: known[m[:5]] for m in mutants if m[:5] in known}
@@ -282,17 +181,21 @@ def main() -> int:
         with contextlib.suppress(ImportError):
             importlib.import_module(name)
     start = {"seed": asked.seed, "commit": git(root, "rev-parse", "HEAD").strip()}
-    with (
-        tempfile.TemporaryDirectory() as name,
-        ProcessPoolExecutor(2, get_context("fork")) as pool,
-        record.open("a") as out,
-    ):
+    signal.signal(signal.SIGTERM, signal.default_int_handler)
+    with tempfile.TemporaryDirectory() as name, ProcessPoolExecutor(2, get_context("fork")) as pool:
         jobs = {pool.submit(tried, coverage, Path(name), m): m for m in todo}
-        for k, job in enumerate(as_completed(jobs), 1):
-            m, d = jobs[job], job.result()
-            status[m] = d["status"]
-            print(json.dumps({**start, "package": package(m.file), **m._asdict(), **d}), file=out, flush=True)
-            print(f"{k}/{len(todo)} {d['status']:9}{d['seconds']:6} s  {brief(m)}  {d['by']}", flush=True)
+        try:
+            for k, job in enumerate(as_completed(jobs), 1):
+                m, d = jobs[job], job.result()
+                status[m] = d["status"]
+                with record.open("a") as out:
+                    out.write(json.dumps({**start, "package": package(m.file), **m._asdict(), **d}) + "\n")
+                print(f"{k}/{len(todo)} {d['status']:9}{d['seconds']:6} s  {brief(m)}  {d['by']}", flush=True)
+        except (KeyboardInterrupt, BrokenProcessPool):
+            for worker in active_children():
+                worker.terminate()
+            print("ended; the same command goes on from here", file=sys.stderr)
+            return 130
     return report(root, mutants, status)
 
 
