@@ -27,7 +27,7 @@ fi; \
 $(1)/bin/python -m pip install -q $(2)
 endef
 
-.PHONY: help setup test coverage trainers lint census demo bench docs clean mutants
+.PHONY: help setup test coverage trainers lint census mutants demo bench docs clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
