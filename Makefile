@@ -13,6 +13,8 @@ MIN := .venv-min
 BROWSER := .venv-browser
 BIN := $(VENV)/bin
 ONE_THREAD := OMP_NUM_THREADS=1 MKL_NUM_THREADS=1
+# Compiled modules are kept even where the environment asks Python not to: else each process compiles torch anew.
+unexport PYTHONDONTWRITEBYTECODE
 PINNED := -c constraints.txt
 
 # $(call install,ENVIRONMENT,ARGUMENTS): uv where it can be had, else pip.
@@ -27,7 +29,7 @@ fi; \
 $(1)/bin/python -m pip install -q $(2)
 endef
 
-.PHONY: help setup test coverage trainers lint census mutants demo bench docs clean
+.PHONY: help setup test quick coverage trainers lint census mutants demo bench docs clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -35,11 +37,14 @@ help: ## list the targets
 
 setup: $(VENV)/.stamp-dev ## make .venv with crunode (editable) and the development tools
 
-test: lint $(MIN)/.stamp ## lint, all tests, then unit tests and contracts in a minimal install
+test: lint $(MIN)/.stamp ## lint, all tests, then what differs in a minimal install
 	$(ONE_THREAD) CRUNODE_REQUIRE_ALL=1 $(BIN)/python -m pytest -n $(WORKERS) -m "$(MARK)"
 	@echo "== minimal install: torch, numpy, safetensors, pytest =="
-	$(ONE_THREAD) CRUNODE_MINIMAL=1 $(MIN)/bin/python -m pytest -n $(WORKERS) $(wildcard tests/unit tests/contracts) \
-	  -m "not needs_full and not slow and not heavy"
+	$(ONE_THREAD) $(MIN)/bin/python -m pytest tests/minimal tests/contracts/test_import_time.py
+
+quick: $(VENV)/.stamp-dev ## while editing: ruff, and the tests that are not marked heavy
+	$(BIN)/ruff check . && $(BIN)/ruff format --check .
+	$(ONE_THREAD) $(BIN)/python -m pytest -n $(WORKERS) -m "not slow and not heavy" -q tests/unit tests/contracts
 
 coverage: $(VENV)/.stamp-dev ## the tests once more, with the lines they reach (a third slower)
 	$(ONE_THREAD) CRUNODE_REQUIRE_ALL=1 $(BIN)/python -m pytest -n $(WORKERS) -m "$(MARK)" --cov
@@ -97,7 +102,7 @@ $(VENV)/.stamp-docs: $(VENV)/.stamp-dev docs/requirements.txt
 
 $(MIN)/.stamp: $(VENV)/.stamp-venv pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(MIN)
-	@$(call install,$(MIN),$(PINNED) torch numpy safetensors pytest pytest-xdist)
+	@$(call install,$(MIN),$(PINNED) torch numpy safetensors pytest)
 	@$(call install,$(MIN),--no-deps -e .)
 	@touch $@
 

@@ -1,16 +1,13 @@
 """Settings shared by all tests: threads, hypothesis profiles, and what a missing package means.
 
 CRUNODE_REQUIRE_ALL=1   a skip because of a missing package is a failure (the full test run)
-CRUNODE_MINIMAL=1       leave out test modules that import a package the minimal install lacks
 CRUNODE_HYPOTHESIS=rotating   new random examples each time instead of the same ones
 """
 
-import ast
 import importlib.util
 import os
 import re
 import signal
-from pathlib import Path
 
 import pytest
 
@@ -19,26 +16,7 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
 REQUIRE_ALL = os.environ.get("CRUNODE_REQUIRE_ALL") == "1"
-MINIMAL = os.environ.get("CRUNODE_MINIMAL") == "1" and not REQUIRE_ALL
 
-# What a test module may import at its top that the minimal install does not have.
-# Modules of crunode stand with the package they cannot be imported without.
-BEYOND_MINIMAL = {
-    "arviz": "arviz",
-    "arviz_stats": "arviz_stats",
-    "crunode.app": "fastapi",
-    "crunode.cli": "typer",
-    "hypothesis": "hypothesis",
-    "matplotlib": "matplotlib",
-    "pandas": "pandas",
-    "plotly": "plotly",
-    "scipy": "scipy",
-    "tqdm": "tqdm",
-    "typer": "typer",
-    "xarray": "xarray",
-}
-
-LEFT_OUT = pytest.StashKey[list[str]]()
 MISSING = re.compile(r"could not import|No module named|not installed")
 
 if importlib.util.find_spec("hypothesis"):
@@ -49,17 +27,6 @@ if importlib.util.find_spec("hypothesis"):
     settings.load_profile(os.environ.get("CRUNODE_HYPOTHESIS", "fixed"))
 
 
-def _imports(path: Path) -> set[str]:
-    """Dotted names that a module imports at its top."""
-    names = set()
-    for node in ast.parse(path.read_text(encoding="utf-8")).body:
-        if isinstance(node, ast.Import):
-            names |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names |= {node.module} | {f"{node.module}.{alias.name}" for alias in node.names}
-    return names
-
-
 def pytest_sessionstart(session: pytest.Session) -> None:
     """One torch thread. The controller of a parallel run tests nothing and saves itself the import."""
     config = session.config
@@ -67,34 +34,6 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         import torch
 
         torch.set_num_threads(1)
-
-
-def pytest_configure(config: pytest.Config) -> None:
-    config.stash[LEFT_OUT] = []
-
-
-def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """Leave a test module out of the minimal install when a package it imports is not there."""
-    if not (MINIMAL and collection_path.suffix == ".py" and collection_path.name.startswith("test_")):
-        return None
-    imports = _imports(collection_path)
-    needed = {
-        package
-        for module, package in BEYOND_MINIMAL.items()
-        if any(name == module or name.startswith(f"{module}.") for name in imports)
-    }
-    missing = sorted(package for package in needed if importlib.util.find_spec(package) is None)
-    if missing:
-        config.stash[LEFT_OUT].append(f"{collection_path.relative_to(config.rootpath)}: {', '.join(missing)}")
-        return True
-    return None
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter, config: pytest.Config) -> None:
-    if config.stash[LEFT_OUT]:
-        terminalreporter.section("left out of the minimal install")
-        for line in sorted(config.stash[LEFT_OUT]):
-            terminalreporter.line(line)
 
 
 def _fail_if_missing(report: pytest.CollectReport | pytest.TestReport) -> None:

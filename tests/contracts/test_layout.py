@@ -5,9 +5,8 @@ import os
 import re
 import sys
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
-
-import pytest
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
@@ -32,6 +31,7 @@ def _dotted(path: Path) -> str:
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 
+@cache
 def _tree(path: Path) -> ast.Module:
     return ast.parse(path.read_text(encoding="utf-8"), filename=str(path))
 
@@ -109,32 +109,42 @@ def _text_files() -> Iterator[Path]:
         yield from (Path(folder, name) for name in kept)
 
 
-@pytest.mark.parametrize("path", TESTS, ids=_relative)
-def test_file_of_tests_is_not_too_long(path):  # the census has those of src
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= MAX_LINES
+def test_no_file_of_tests_is_too_long():  # the census has those of src
+    assert not [_relative(path) for path in TESTS if len(path.read_text(encoding="utf-8").splitlines()) > MAX_LINES]
 
 
-@pytest.mark.parametrize("path", MODULES, ids=_relative)
-def test_module_lists_its_public_names(path):
-    assert _exports(_tree(path)) is not None, "no __all__"
+def test_modules_list_their_public_names():
+    assert not [_relative(path) for path in MODULES if _exports(_tree(path)) is None], "no __all__"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=_relative)
-def test_module_name_says_something(path):
-    assert not VAGUE & {part.strip("_") for part in _dotted(path).split(".")}
+def test_names_of_modules_say_something():
+    assert not [_relative(path) for path in MODULES if VAGUE & {part.strip("_") for part in _dotted(path).split(".")}]
 
 
-@pytest.mark.parametrize("path", PACKAGES, ids=_relative)
-def test_no_public_name_is_also_a_module(path):
-    assert not _clashes(path), "importing the module of that name would replace it"
+def test_no_public_name_is_also_a_module():
+    clashes = {_relative(path): found for path in PACKAGES if (found := _clashes(path))}
+    assert not clashes, "importing the module of that name would replace it"
 
 
-@pytest.mark.parametrize("path", MODULES, ids=_relative)
-def test_import_brings_only_the_required_packages(path):
-    allowed = _allowed(_dotted(path))
-    found = _imported(_executed_on_import(_tree(path)))
-    foreign = [f"line {line}: {name}" for line, name in found if name.split(".")[0] not in allowed]
+def test_imports_bring_only_the_required_packages():
+    foreign = [
+        f"{_relative(path)}, line {line}: {name}"
+        for path in MODULES
+        for line, name in _imported(_executed_on_import(_tree(path)))
+        if name.split(".")[0] not in _allowed(_dotted(path))
+    ]
     assert not foreign, "import these inside the function that uses them"
+
+
+def test_functions_import_optional_packages_through_need():
+    """So that what a minimal install lacks is refused in one way, with the extra that brings it."""
+    foreign = [
+        f"{_relative(path)}, line {line}: {name}"
+        for path in MODULES
+        for line, name in _imported(ast.walk(_tree(path)))
+        if name.split(".")[0] not in AT_IMPORT | {"typer"} and (path.name, name) != ("progress.py", "tqdm")
+    ]
+    assert not foreign, "import these with crunode._extras.need"
 
 
 def test_no_machine_paths():

@@ -29,7 +29,6 @@ from crunode.recipes.rerunning import record_call, rerun
 from crunode.reporting.text import run_summary
 from crunode.training.probes import held, step_seed
 
-pytestmark = [pytest.mark.needs_full]
 HERE = Path(__file__).parent
 STEP = 3
 SEED = step_seed(5, STEP)  # of a tracker with seed 5 at this step

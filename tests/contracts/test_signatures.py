@@ -11,9 +11,6 @@ import os
 import re
 from pathlib import Path
 
-import pytest
-
-pytestmark = pytest.mark.needs_full
 FILE = Path(__file__).parents[2] / "docs" / "reference" / "signatures.txt"
 PACKAGES = ("", ".curvature", ".estimators", ".exact", ".recipes", ".sampling", ".spectra", ".testing", ".topology")
 PACKAGES += (".training",)

@@ -76,7 +76,6 @@ def test_volumes_scale_with_the_exact_exponents(text, tolerance):
         assert abs(growth) < 0.05 or later < 0.85
 
 
-@pytest.mark.needs_full
 def test_the_linear_program_agrees_with_scipy():
     optimize = pytest.importorskip("scipy.optimize")
     source = random.Random(7)

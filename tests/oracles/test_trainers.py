@@ -23,7 +23,6 @@ Y = X.sum(1, keepdim=True)
 EPOCHS, BATCH = 4, 6
 
 pytestmark = [
-    pytest.mark.needs_full,
     pytest.mark.filterwarnings("ignore"),  # of the trainers themselves
 ]
 

@@ -3,7 +3,6 @@
 import importlib.util
 from pathlib import Path
 
-import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -21,7 +20,6 @@ _SPEC = importlib.util.spec_from_file_location("page_check", _HOME)
 page_check = importlib.util.module_from_spec(_SPEC)
 _SPEC.loader.exec_module(page_check)
 
-pytestmark = pytest.mark.needs_full
 PIECES = [
     "<",
     ">",

@@ -12,8 +12,6 @@ from safetensors.torch import save_file
 from crunode.core.store import RunStore
 from crunode.errors import FINDINGS, EstimationError
 
-pytestmark = pytest.mark.needs_full
-
 # With nbeta, kernel, step and precision given there is nothing to tune.
 FIXED = ["nbeta=wbic", "kernel=HMC", "step=0.01", "leaps=4", "precision=5.0"]
 QUICK = [word for pair in [*FIXED, "chains=4", "draws=60", "warmup=30"] for word in ("--set", pair)]

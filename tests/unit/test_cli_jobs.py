@@ -8,8 +8,6 @@ import pytest
 from crunode import cli
 from crunode.recipes import registry
 
-pytestmark = pytest.mark.needs_full
-
 LANDS = """
 import torch
 from crunode import Landscape

@@ -6,8 +6,6 @@ import pytest
 from crunode import cli
 from crunode.recipes import registry
 
-pytestmark = pytest.mark.needs_full
-
 
 @pytest.fixture
 def run(capsys):

@@ -6,7 +6,6 @@ import pytest
 from crunode.core.result import Estimate
 from crunode.core.store import RunStore, save_estimate
 
-pytestmark = pytest.mark.needs_full
 QUICK = ["nbeta=wbic", "kernel=HMC", "step=0.01", "leaps=4", "precision=5.0", "chains=2", "draws=30", "warmup=10"]
 
 

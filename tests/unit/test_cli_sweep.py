@@ -7,8 +7,6 @@ import pytest
 import crunode as cr
 from crunode.estimators import sweeps
 
-pytestmark = pytest.mark.needs_full
-
 QUICK = ["--set", "chains=2", "--set", "draws=40", "--set", "warmup=10"]
 
 

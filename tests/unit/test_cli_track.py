@@ -7,8 +7,6 @@ import torch
 
 from crunode.training.checkpoints import save_checkpoint
 
-pytestmark = pytest.mark.needs_full
-
 
 @pytest.fixture
 def target(tmp_path, monkeypatch):

@@ -1,12 +1,11 @@
 import pytest
 
-pytestmark = pytest.mark.needs_full
 pytest.importorskip("typer")
 
-from crunode.cli.on_option import executor_from  # noqa: E402
-from crunode.core.execute import Processes, Serial  # noqa: E402
-from crunode.core.execute_ray import Ray  # noqa: E402
-from crunode.errors import InputError  # noqa: E402
+from crunode.cli.on_option import executor_from
+from crunode.core.execute import Processes, Serial
+from crunode.core.execute_ray import Ray
+from crunode.errors import InputError
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,6 @@ def test_order_and_content():
     assert found.ok
 
 
-@pytest.mark.needs_full
 def test_plot():
     figure = cr.compare(models(0.05)).plot()
     left, right = figure.axes

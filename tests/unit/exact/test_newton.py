@@ -190,7 +190,6 @@ def test_polynomials_are_taken_too():
     assert polynomial((x * x - y**3) ** 2).value == Fraction(5, 12)
 
 
-@pytest.mark.needs_full
 def test_sympy_expressions_are_taken_too():
     sympy = pytest.importorskip("sympy")
     x, y = sympy.symbols("x y")

@@ -134,7 +134,6 @@ def test_polynomials_pass_through_in_the_wanted_order():
     assert read(x - x).addends == ()
 
 
-@pytest.mark.needs_full
 def test_sympy_expressions_are_read_by_their_text():
     sympy = pytest.importorskip("sympy")
     x, y = sympy.symbols("x y")

@@ -4,8 +4,6 @@ import pytest
 
 import crunode.recipes.benchmark.run as bench
 
-pytestmark = pytest.mark.needs_full
-
 QUICK = ["--set", "kernel=HMC", "--set", "step=1e-5", "--set", "leaps=2", "--set", "nbeta=wbic"]
 QUICK += ["--set", "precision=1.0", "--set", "chains=2", "--set", "draws=10", "--set", "warmup=2"]
 

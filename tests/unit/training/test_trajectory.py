@@ -94,7 +94,6 @@ def test_words():
     assert str(Trajectory((), ("llc",), n=3)) == "no visits"
 
 
-@pytest.mark.needs_full
 def test_pictures():
     pytest.importorskip("matplotlib")
     visits = list(trajectory(doubt=[4]).visits)
