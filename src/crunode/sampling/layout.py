@@ -90,7 +90,7 @@ def enough_for_a_worker(land: Landscape, rows: int) -> int:
 
     Example:
         >>> land = Landscape(torch.nn.Linear(10, 1), (torch.ones(50, 10), torch.ones(50, 1)), "gaussian")
-        >>> enough_for_a_worker(land, 5) == 10 * enough_for_a_worker(land, 50)
+        >>> enough_for_a_worker(land, 5) > enough_for_a_worker(land, 50)
         True
     """
     return math.ceil(_WORTH_A_WORKER / (rows * land.activations))

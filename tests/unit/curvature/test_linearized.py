@@ -218,7 +218,7 @@ def test_floor_is_what_weights_cannot_change():
     rest = y - x @ torch.linalg.lstsq(x, y).solution
     assert found.floor == pytest.approx(float(rest.square().sum() / 18), rel=1e-9)
     assert found.losses[-1] == pytest.approx(found.floor, rel=1e-9)
-    assert found.measured.value == pytest.approx(0.8, abs=1e-8)
+    assert found.measured.value == pytest.approx(0.8, abs=1e-6)  # from losses above a floor, known to rounding
 
 
 class Quadratic(nn.Module):

@@ -14,9 +14,9 @@ import pytest
 import torch
 
 import crunode as cr
+from crunode.core import origin
 from crunode.core.catalog import Catalog
 from crunode.core.documents import read_document, write_document
-from crunode.core.origin import provenance
 from crunode.estimators import sweeps
 from crunode.estimators.sweep_result import Cell
 from crunode.recipes.toys import quadratic
@@ -181,16 +181,18 @@ def test_interrupted_sweep_goes_on_to_the_same_result(default, tmp_path):
     assert more.cells[0] == whole.cells[0]
 
 
-def test_cells_and_table_say_what_they_were_made_by(default, tmp_path):
+def test_cells_and_table_say_what_they_were_made_by(default, tmp_path, monkeypatch):
     options = {"steps": [1e-5, 1e-4], "store": tmp_path / "s", **SHORT}
+    settled = origin._settled()
+    monkeypatch.setattr(origin, "_settled", lambda: {**settled, "git": "new"})
     now = cr.sweep(quadratic(DIM), **options)
-    assert now.cells[0].provenance["git"] == now.spec["provenance"]["git"] == provenance()["git"]
+    assert now.cells[0].provenance["git"] == now.spec["provenance"]["git"] == "new"
     kept = next((tmp_path / "s" / "cells").glob("*.json"))
     content = read_document(kept, "crunode-sweep-record", 1)["record"]
     content["provenance"] |= {"git": "old"}
     write_document(kept, "crunode-sweep-record", 1, {"record": content})
     later = cr.sweep(quadratic(DIM), **options)
-    assert set(later.spec["provenance"]["git"]) == {"old", provenance()["git"]}
+    assert set(later.spec["provenance"]["git"]) == {"old", "new"}
     del content["provenance"]  # as older versions wrote it
     write_document(kept, "crunode-sweep-record", 1, {"record": content})
     assert None in cr.sweep(quadratic(DIM), **options).spec["provenance"]["git"]

@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 import crunode as cr
 from crunode.core.result import Draws
 from crunode.errors import InputError
+from crunode.sampling import layout
 from crunode.sampling.engine import Engine
 from crunode.sampling.exchange import exchange_findings, ladder_rows, round_trips
 from crunode.sampling.ladders import rate_of, separation
@@ -182,10 +183,10 @@ def test_what_is_recorded():
 
 
 class Groups:
-    """Runs in this process, but asks for several groups."""
+    """Runs in this process, and knows the groups."""
 
-    def __init__(self, workers):
-        self.workers, self.sizes = workers, []
+    def __init__(self):
+        self.sizes = []
 
     def map(self, fn, jobs):
         self.sizes = [len(job.chains) for job in jobs]
@@ -195,16 +196,17 @@ class Groups:
 @pytest.mark.parametrize(
     "inner", [cr.HMC(0.02, leaps=3), cr.HMC(0.02, leaps=3, metric="diagonal"), cr.MALA(0.02)], ids=repr
 )
-def test_chains_do_not_depend_on_those_beside_them(inner, tmp_path):
+def test_chains_do_not_depend_on_those_beside_them(inner, tmp_path, monkeypatch):
     kernel = cr.Exchange(inner)
     whole = cr.sample(target(), kernel, **SIZE)
-    for workers, sizes in ((2, [3, 6]), (3, [3, 3, 3]), (5, [3, 3, 3])):
-        executor = Groups(workers)
+    for enough, sizes in ((8, [3, 6]), (4, [3, 3, 3]), (1, [3, 3, 3])):
+        monkeypatch.setattr(layout, "enough_for_a_worker", lambda land, rows, enough=enough: enough)
+        executor = Groups()
         split = cr.sample(target(), kernel, executor=executor, **SIZE)
         assert executor.sizes == sizes
         for name in whole.arrays:
             np.testing.assert_allclose(split.arrays[name], whole.arrays[name], rtol=1e-7, atol=1e-9)
-    stored = cr.sample(target(), kernel, executor=Groups(3), store=tmp_path / "run", **SIZE)
+    stored = cr.sample(target(), kernel, executor=Groups(), store=tmp_path / "run", **SIZE)
     assert same(stored, split)
 
 
