@@ -25,7 +25,7 @@ from importlib.metadata import entry_points
 from multiprocessing import active_children, get_context
 from pathlib import Path
 
-from mutant_sites import Mutant, draw, package
+from mutant_sites import RULES, Mutant, draw, package
 from reach import Coverage, Seconds, copied, expected, git
 
 MEMORY, GRACE, NOTICED = 6 << 30, 10.0, ("failed", "timeout", "crash")
@@ -113,8 +113,11 @@ def attempt(tree: Path, mutant: Mutant, tests: Seconds, memory: int = MEMORY, gr
 
 def tried(coverage: Coverage, folder: Path, mutant: Mutant) -> dict:
     lines = [k for low, high in mutant.lines for k in range(low, high + 1)]
+    tests = coverage.tests(mutant.file, lines)
+    if (read := RULES["inspected"].get(mutant.operator)) and read.partition("::")[0] in coverage.now:
+        tests |= {read: 3.0}
     try:
-        return attempt(copied(coverage.root, folder / str(os.getpid())), mutant, coverage.tests(mutant.file, lines))
+        return attempt(copied(coverage.root, folder / str(os.getpid())), mutant, tests)
     except KeyboardInterrupt:
         os._exit(130)  # else the pool would give it the next one
 
