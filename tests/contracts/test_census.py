@@ -53,6 +53,7 @@ def tree(tmp_path):
     return tmp_path
 
 
+@pytest.mark.heavy
 def test_figures(tree):
     at = "src/crunode"
     assert listed(tree, "code_lines") == [

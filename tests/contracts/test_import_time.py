@@ -20,6 +20,7 @@ def test_importing_the_package_loads_nothing_heavy():
     assert loaded("import crunode; crunode.__version__; crunode.InputError; dir(crunode)") == set()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("words", [["--help"], ["--version"], ["explain"], ["explain", "LLC102"], ["llc", "--help"]])
 def test_commands_that_compute_nothing_load_nothing_heavy(words):
     pytest.importorskip("typer")
@@ -29,5 +30,6 @@ def test_commands_that_compute_nothing_load_nothing_heavy(words):
     assert loaded(code) == set()
 
 
+@pytest.mark.heavy
 def test_the_check_sees_torch():
     assert "torch" in loaded("import crunode; crunode.Landscape")

@@ -108,6 +108,7 @@ for new in ("right", "hang", "memory", "die", "wrong"):
 """
 
 
+@pytest.mark.heavy
 def test_hang_memory_and_death_are_noticed(tmp_path):
     law = ENDS.replace('law("right")', "FOUND = 'right'")
     test = "from crunode.spectra.law import FOUND, law\ndef test_law():\n    assert law(FOUND) == 0\n"

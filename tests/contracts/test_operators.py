@@ -30,6 +30,7 @@ def landscape(dtype, loss):
     return Landscape(model, (x, y if loss == "gaussian" else y.argmax(1)), loss)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("loss", ["gaussian", "cross-entropy"])
 @pytest.mark.parametrize("maker", MAKERS)

@@ -52,6 +52,7 @@ WRONG = {
 }
 
 
+@pytest.mark.heavy
 def test_llc_is_a_probe():
     assert 0 < check_probe(quick_llc, crossing()).value < 1
 

@@ -140,6 +140,7 @@ def job_file(route, folder):
     yield outcome.result
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("way", [run_folder, executor, deadline, tracker, job_file], ids=lambda way: way.__name__)
 @pytest.mark.parametrize("route", ROUTES)
 def test_of_a_call(route, way, tmp_path):
@@ -150,6 +151,7 @@ def test_of_a_call(route, way, tmp_path):
 AROUND = ("", "--store run --deadline 10m", "--on serial --store run")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("route", "around"), [(route, AROUND[k % 3]) for k, route in enumerate(ROUTES)])
 def test_of_a_command(route, around, capsys):
     settings = [word for pair in pairs(route) for word in ("--set", pair)]
@@ -160,6 +162,7 @@ def test_of_a_command(route, around, capsys):
     assert numbers(json.loads(capsys.readouterr().out)) == numbers(plain(route))
 
 
+@pytest.mark.heavy
 def test_of_workers(tmp_path):
     """In processes of their own, which start slowly: once with chains that go to them, once without."""
     for route in ("zero set beside chains", "rank"):
@@ -167,6 +170,7 @@ def test_of_workers(tmp_path):
         assert numbers(found) == numbers(plain(route))
 
 
+@pytest.mark.heavy
 def test_of_a_sweep(tmp_path):
     """Its default estimate and its cells, in memory and in a folder."""
     land, _ = question("one level")
@@ -176,6 +180,7 @@ def test_of_a_sweep(tmp_path):
     assert [cell.value.hex() for cell in free.cells] == [cell.value.hex() for cell in kept.cells]
 
 
+@pytest.mark.heavy
 def test_of_the_dashboard(tmp_path):
     """A job that it starts is a recipe in a process of its own."""
     jobs = Jobs(tmp_path)
@@ -190,6 +195,7 @@ def test_of_the_dashboard(tmp_path):
     ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("route", [name for name in ROUTES if name not in ALONE])
 def test_of_another_layout(route):
     """Rounding differs, and with it chains: what is asked, what is found and the route do not."""

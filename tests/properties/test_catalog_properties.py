@@ -48,7 +48,7 @@ def sealed(form, content):
     return json.dumps({**body, "sha256": digest(canonical)}).encode()
 
 
-@settings(max_examples=60)
+@settings(max_examples=30)
 @given(
     st.sampled_from(sorted(HEADERS)), st.dictionaries(st.sampled_from(KEYS), trees, max_size=6), st.binary(max_size=30)
 )

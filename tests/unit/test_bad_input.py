@@ -239,6 +239,7 @@ FOLDERS = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", FOLDERS)
 def test_damaged_folders(run, case):
     damage, message = FOLDERS[case]

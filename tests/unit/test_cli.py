@@ -246,6 +246,7 @@ def test_doctor_works_without_extras(run, monkeypatch):
     assert found["packages"]["torch"]
 
 
+@pytest.mark.heavy
 def test_module_runs_and_works_in_processes(factory):
     words = ["llc", f"{factory}:landscape", *QUICK, "--workers", "2", "--json"]
     done = subprocess.run([sys.executable, "-m", "crunode", *words], capture_output=True, text=True)

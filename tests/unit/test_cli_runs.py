@@ -49,6 +49,7 @@ def test_list_json(run, root):
     assert [row["name"] for row in json.loads(out)] == ["c", "b"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "words",
     [

@@ -36,6 +36,7 @@ def default(monkeypatch):
     return settings
 
 
+@pytest.mark.heavy
 def test_table_and_picture(run, target, default, tmp_path):
     axes = ["--step", "1e-5", "--step", "1.0", "--precision", 1, "--precision", 10]
     code, out, err = run("sweep", target, *axes, *QUICK, "--plot", tmp_path / "s.png", "--seed", 2)
@@ -46,6 +47,7 @@ def test_table_and_picture(run, target, default, tmp_path):
     assert (tmp_path / "s.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.heavy
 def test_json_is_the_sweep_and_the_only_thing_on_standard_output(run, target, default):
     code, out, err = run("sweep", target, "--step", "1e-5", "--step", "1.0", "--nbeta", 100, *QUICK, "--json")
     found = json.loads(out, parse_constant=lambda name: pytest.fail(f"{name} is no JSON"))
@@ -64,6 +66,7 @@ def test_exit_1_when_the_default_estimate_is_not_ok(run, target, default):
     assert "not ok" in out
 
 
+@pytest.mark.heavy
 def test_store_is_resumed(run, target, default, monkeypatch):
     words = ["sweep", target, "--step", "1e-5", *QUICK, "--store", "kept"]
     first = run(*words)

@@ -76,6 +76,7 @@ KERNELS = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kernel", KERNELS, ids=lambda k: type(k).__name__)
 def test_the_temperature_is_the_one_asked_for(kernel):
     """On U = h·w²/2, h = t + γ, every coordinate has variance 1/h, for every kernel; Langevin steps add ε/4 to it."""

@@ -92,7 +92,7 @@ def sweep(
     Example:
         >>> import torch
         >>> land = Landscape.of_function(lambda w: w.square().sum(), torch.zeros(2), n=1000)
-        >>> found = sweep(land, steps=[1e-4, 1e-3, 1.0], chains=2, draws=300, warmup=50)
+        >>> found = sweep(land, steps=[1e-4, 1e-3, 1.0], chains=2, draws=100, warmup=50)
         >>> [cell.diverged for cell in found.cells], found.values().shape
         ([False, False, True], (1, 1, 3))
 

@@ -62,6 +62,7 @@ def test_bad_filters_are_said(client, query):
     assert "expected" in found.text
 
 
+@pytest.mark.heavy
 def test_pages_of_the_list(make_client, tmp_path):
     for k in range(120):
         body = {"settings": {"model": {"kind": "mlp"}, "seed": k}}

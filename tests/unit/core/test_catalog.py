@@ -106,6 +106,7 @@ def test_every_kind_is_recognized_with_what_it_says(root):
     assert runs["b"].created == min(p.stat().st_mtime for p in files)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("filters", "expected"),
     [

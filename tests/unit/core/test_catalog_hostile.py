@@ -78,6 +78,7 @@ def deep(levels):
     return value
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("key", ["status", "seed", "spec", "groups", "findings", "files", "provenance", "extra"])
 @pytest.mark.parametrize(
     "value", [None, {"a": deep(300)}, [{"code": 3}, "\ud800", 10**300]], ids=["null", "deep", "mix"]
@@ -113,6 +114,7 @@ def test_huge_shapes_are_not_allocated(root, shape):
         RunStore.open(root / "bad").read()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "place", ["manifest.json", "estimates", "estimates/llc.json", "groups", "chunks", "tags.json", "locks"]
 )

@@ -66,6 +66,7 @@ def test_serial_stops_before_the_next_job():
     assert list(Serial(until=Deadline(1000)).map(work, range(2))) == [0, 1]
 
 
+@pytest.mark.heavy
 def test_processes_end_what_has_begun():
     until = Deadline(1000)
     results = Processes(1, until=until).map(time.sleep, [0.0, 0.8, 0.0])

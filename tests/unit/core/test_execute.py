@@ -123,6 +123,7 @@ def eventually(condition, seconds=20):
         time.sleep(0.02)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("executor", [Serial(), Processes(workers=2)])
 def test_contract(executor, jobs):
     assert isinstance(executor, Executor)
@@ -180,6 +181,7 @@ def test_function_missing_in_the_worker(jobs, monkeypatch):
         list(Processes(1).map(jobs.fail, [0]))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("threads", [1, 2])
 def test_threads_of_a_worker(jobs, threads):
     assert list(Processes(1, threads=threads).map(jobs.threads, [0])) == [(threads, str(threads))]
@@ -190,6 +192,7 @@ def test_results_equal_serial_ones_bit_for_bit(jobs):
     assert list(Processes(2).map(jobs.sums, range(4))) == list(Serial().map(jobs.sums, range(4)))
 
 
+@pytest.mark.heavy
 def test_tensors_of_the_caller_stay_out_of_shared_memory():
     import torch
 

@@ -43,6 +43,7 @@ FILES = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("file", FILES.values(), ids=FILES)
 @pytest.mark.parametrize("damage", DAMAGES.values(), ids=DAMAGES)
 def test_damaged_groups_are_computed_again_and_others_kept(tmp_path, damage, file):
@@ -80,6 +81,7 @@ def test_what_cannot_be_mended_is_said_and_left(tmp_path):
     assert (home / FILES["chunk"]).exists()
 
 
+@pytest.mark.heavy
 def test_a_run_that_is_being_written_is_left_alone(tmp_path):
     home = tmp_path / "run"
     made(home)

@@ -107,6 +107,7 @@ def no_space():
     raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("harm", [killed, no_space])
 def test_cut_anywhere_resumes_to_the_same_bytes(tmp_path, reference, harm):
     for path, error in cut_everywhere(tmp_path, harm, pytest.MonkeyPatch.context):

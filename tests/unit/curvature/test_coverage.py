@@ -165,6 +165,7 @@ def test_what_has_more_to_it_is_checked(make):
     assert module._is_plain(mlp())
 
 
+@pytest.mark.heavy
 def test_an_outcome_is_kept_for_as_long_as_its_landscape():
     land = landscape(mlp())
     found = coverage(land)

@@ -63,6 +63,7 @@ def test_zero_matrix():
             participation_ratio(zero, probes=32)
 
 
+@pytest.mark.heavy
 def test_errors_of_the_effective_dimension_cover():
     # At a coverage of 95.4 %, 200 repeats give a share outside [0.90, 0.995] with probability 1e-3.
     values = torch.arange(1.0, 101.0).double() ** -1.5
@@ -102,6 +103,7 @@ def test_ranks_by_sketches_and_by_eigenvalues(rank, dtype):
         assert (found.spec["method"], found.findings) == (method, ())
 
 
+@pytest.mark.heavy
 def test_errors_of_ranks_by_quadrature_cover():
     # 60 repeats at 95.4 %: a share below 0.83 has probability 3e-4.
     matrix = turned(of_rank(90, 140))

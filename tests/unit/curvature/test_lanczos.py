@@ -163,6 +163,7 @@ def coverage(found, truth):
     return np.mean([abs(e.value - truth) <= 2 * e.error for e in found])
 
 
+@pytest.mark.heavy
 def test_errors_of_masses_and_moments_cover():
     # At a coverage of 95.4 %, 200 repeats give a share outside [0.90, 0.995] with probability 1e-3; masses have a
     # systematic part besides, so that they may cover more.
@@ -187,6 +188,7 @@ def test_errors_of_masses_and_moments_cover():
     assert np.mean(shares) < 1.5 * stated
 
 
+@pytest.mark.heavy
 def test_errors_of_the_log_determinant_cover():
     values = torch.arange(1.0, 101.0).double() ** -1.5
     matrix, truth = turned(values), float((values + 0.02).log().sum())

@@ -66,6 +66,7 @@ def test_zero_matrix(method):
     assert not diagonal(torch.zeros(100, 100), probes=16).values.any()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("spectrum", SPECTRA)
 @pytest.mark.parametrize("method", METHODS)
 def test_two_errors_cover_the_trace(method, spectrum):

@@ -114,6 +114,7 @@ def assert_same(found, expected):
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10 + 1e-9 * float(expected.abs().max()))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("loss", ["cross-entropy", "gaussian", "bernoulli"])
 @pytest.mark.parametrize("make", MODELS, ids=lambda m: m.__name__)
 def test_operators_are_those_of_dense_autodiff(make, loss):
@@ -127,6 +128,7 @@ def test_operators_are_those_of_dense_autodiff(make, loss):
     assert_same(fisher(land, "empirical").dense(), plain["empirical"])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("loss", ["cross-entropy", "gaussian"])
 @pytest.mark.parametrize("make", [mlp, conv, attention], ids=lambda m: m.__name__)
 def test_chunks_that_are_kept_or_not_give_the_same(make, loss, monkeypatch):

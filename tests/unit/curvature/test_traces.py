@@ -84,6 +84,7 @@ class Residual(nn.Module):
 ROWS, IMAGES = (16, 4), (9, 2, 8, 8)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("loss", ["cross-entropy", "gaussian"])
 @pytest.mark.parametrize(
     ("model", "shape"),
@@ -137,6 +138,7 @@ def test_other_networks_are_right_within_their_errors(model, shape):
     assert abs(ggn.value - dense_ggn(land)) <= 4.5 * ggn.se + 1e-8 * ggn.value
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("method", "activation", "width", "tolerance"),
     [("auto", nn.Tanh(), 60, 0.02), ("hutchinson", nn.ReLU(), 24, 0.15)],

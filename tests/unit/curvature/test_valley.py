@@ -162,6 +162,7 @@ def test_without_matrices_the_rank_is_the_same():
     assert set(free.ranks) <= set(dense.ranks)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("widths", "ranks"), [((10, 6, 12, 4, 10), (6, 2, 1, 4)), ((16, 8, 18, 5, 14, 16, 12), (8, 3, 1, 5, 7, 9))]
 )

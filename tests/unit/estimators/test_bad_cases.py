@@ -87,6 +87,7 @@ def said(estimate, code):
     return found.message
 
 
+@pytest.mark.heavy
 def test_at_the_minimum_nothing_is_found():
     estimate = cr.llc(*regression(), "gaussian", **SHORT)
     assert estimate.ok
@@ -95,6 +96,7 @@ def test_at_the_minimum_nothing_is_found():
     assert estimate.diagnostics["center"]["fell"] < 1e-6
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("off", [0.3, 1.0, 5.0])
 def test_a_slope_is_found_whatever_the_ladder_makes_of_it(off):
     estimate = cr.llc(*regression(off), "gaussian", **FEWER)
@@ -102,6 +104,7 @@ def test_a_slope_is_found_whatever_the_ladder_makes_of_it(off):
     assert estimate.diagnostics["center"]["moved"] == pytest.approx(off, rel=0.02)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("off", "noise", "nbeta"), [(1.0, 1.0, "wbic"), (0.1, 0.0, None)])
 def test_a_negative_value_is_never_ok(off, noise, nbeta):
     """Its systematic error is as large as itself, so only the Monte-Carlo error tells that it is below zero."""
@@ -111,6 +114,7 @@ def test_a_negative_value_is_never_ok(off, noise, nbeta):
     assert {"LLC101", "LLC111"} <= codes(estimate)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("labels", ["given", "own"])
 def test_label_noise_alone_makes_no_slope(labels):
     """At the truth the loss can be lowered by fitting noise; that is in the theory and no fault of the center."""
@@ -122,12 +126,14 @@ def test_label_noise_alone_makes_no_slope(labels):
     assert "LLC111" not in codes(estimate)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("steps", [0, 50])
 def test_a_network_stopped_early_is_on_a_slope(steps):
     estimate = cr.llc(*stopped_early(steps), "gaussian", nbeta="wbic", **FEWER)
     assert "a slope" in said(estimate, "LLC111")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("potential", [saddle, monkey_saddle])
 @pytest.mark.parametrize("nbeta", [None, "wbic"])
 def test_a_saddle_is_not_ok(potential, nbeta):
@@ -143,6 +149,7 @@ def test_a_saddle_is_found_where_the_prior_holds_chains_on_it():
     assert "a saddle" in said(estimate, "LLC111")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("widths", [(3, 4, 2), (3, 4, 4, 2)])
 def test_a_network_at_zero_is_at_a_saddle(widths):
     estimate = cr.llc(*zero_weights(*widths), "gaussian", **FEWER)
@@ -158,6 +165,7 @@ class _Constant(nn.Module):
         return 0 * self.w.sum() + x.sum(1, keepdim=True)
 
 
+@pytest.mark.heavy
 def test_a_constant_output_is_flat():
     x = torch.randn(500, 3, generator=chance(0))
     estimate = cr.llc(_Constant(), (x, x.sum(1, keepdim=True) + 1), "gaussian", **FEWER)
@@ -172,6 +180,7 @@ def test_a_loss_flat_to_rounding_is_flat():
     assert "LLC106" in codes(estimate)
 
 
+@pytest.mark.heavy
 def test_few_examples_are_named():
     estimate = cr.llc(*regression(n=50), "gaussian", **FEWER)
     assert "n = 50" in said(estimate, "LLC105")
@@ -203,6 +212,7 @@ def test_trajectories_that_are_never_accepted_are_not_ok():
     assert "MC205" in codes(estimate)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("budget", [1, 50, 5000])
 def test_a_budget_far_too_small_is_refused_with_what_it_takes(budget):
     with pytest.raises(cr.InputError, match=r"budget of at least .* raise budget="):

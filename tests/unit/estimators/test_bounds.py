@@ -28,6 +28,7 @@ def own(model, x, loss="gaussian"):
     return cr.Landscape(model, (x, model(x).detach()), loss)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 @pytest.mark.parametrize("case", [(2, 2, 2, 0), (5, 3, 5, 0), (5, 4, 5, 0), (4, 3, 8, 0), (3, 8, 4, 0), (6, 4, 6, 2)])
 def test_reduced_rank_regression_lies_inside(case, noise):
@@ -177,6 +178,7 @@ def test_estimates_that_respect_the_bound_or_cannot_be_judged_have_no_finding():
     assert rank_finding(land, replace(estimated(land, 1.0), draws=None)) is None
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore:TUNE401:crunode.errors.DiagnosticWarning")  # the prior does not leave them alone
 def test_llc_carries_the_finding():
     torch.manual_seed(0)

@@ -43,6 +43,7 @@ def test_models_that_are_alike_are_tied():
     assert "not clear" in str(found)
 
 
+@pytest.mark.heavy
 def test_the_difference_is_calibrated():
     """Over data sets the difference scatters by its stated error: 40 of them know it to 11 %."""
     rows = [next(r for r in cr.compare(models(0.2, seed=k)) if r.name == "two") for k in range(40)]

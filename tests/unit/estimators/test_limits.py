@@ -43,6 +43,7 @@ def codes(estimate):
     return {f.code for f in estimate.findings}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", [(5, 3, 5, 0), (8, 3, 4, 0), (6, 4, 6, 2), (3, 8, 4, 0), (10, 5, 10, 2)])
 def test_the_limit_is_the_coefficient_of_reduced_rank_regression(case):
     limit = valley_limit(toys.reduced_rank(*case, n=300))
@@ -87,6 +88,7 @@ def test_a_smooth_point_gives_half_the_rank_without_chains():
     assert cr.Estimate.from_dict(json.loads(json.dumps(estimate.to_dict()))).value == estimate.value
 
 
+@pytest.mark.heavy
 def test_chains_run_at_a_smooth_point_where_they_are_asked_for():
     land, exact = linear_network((5, 6, 3), (5, 3))
     estimate = quiet_llc(land, seed=1, draws=60)
@@ -179,6 +181,7 @@ def test_targets_that_are_none_are_refused():
         cr.llc(toys.quadratic(2), target="global")
 
 
+@pytest.mark.heavy
 def test_half_and_twice_the_precision_are_told():
     generator = torch.Generator().manual_seed(0)
     net = nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 3))

@@ -42,6 +42,7 @@ def regression(t, rng, shape):
     return rng.chisquare(2, shape) / 2 * b / (1 + t * b)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("law", "exact"), [(crossing, 0.5), (regression, float(toys.exact_reduced_rank(2, 2, 1, 0)))])
 def test_the_intercept_is_nearer_than_any_level_where_the_multiplicity_is_two(law, exact):
     rng = np.random.default_rng(0)

@@ -118,6 +118,7 @@ def test_only_landscapes_are_polished():
         polished(nn.Linear(1, 1))
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::crunode.errors.DiagnosticWarning")
 @pytest.mark.parametrize("noise", [0.0, 1.0])
 def test_llc_polishes_on_request(noise):
@@ -143,6 +144,7 @@ def test_llc_tells_of_a_polish_that_ended_early():
     assert "center" in estimate.diagnostics
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::crunode.errors.DiagnosticWarning")
 def test_polish_and_look_are_part_of_the_budget():
     net, data, _ = regression(1.0)

@@ -47,6 +47,7 @@ def test_the_error_is_that_of_repeats():
     assert 0.7 < np.mean([r["se"] for r in rows]) / scatter < 1.4
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("loss", "times"), [(lambda w: w.square().sum(), 2.0), (lambda w: w.pow(4).sum(), 4.0)])
 def test_chains_at_half_the_precision_find_what_draws_foretell(loss, times):
     land = cr.Landscape.of_function(loss, torch.zeros(4))
@@ -77,6 +78,7 @@ def estimated(land, **options):
         return cr.llc(land, seed=0, **options)
 
 
+@pytest.mark.heavy
 def test_a_value_that_the_prior_makes_says_so():
     land = toys.reduced_rank(6, 4, 6, 2, noise=1.0)
     options = {"labels": "given", "nbeta": "wbic", "chains": 8, "draws": 200, "warmup": 100}
@@ -87,6 +89,7 @@ def test_a_value_that_the_prior_makes_says_so():
     assert strong.systematic >= strong.terms["precision"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("power", [1, 2])
 def test_a_value_that_doubles_with_half_the_precision_is_not_ok(power):
     land = cr.Landscape.of_function(lambda w: w.square().pow(power).sum(), torch.zeros(4))
@@ -100,6 +103,7 @@ def test_a_value_that_doubles_with_half_the_precision_is_not_ok(power):
     assert abs(free.value - 2 / power) < 2 * free.error
 
 
+@pytest.mark.heavy
 def test_on_a_ladder_it_counts_with_label_noise_alone():
     options = {"precision": 100.0, "chains": 4, "draws": 200, "warmup": 100, "kernel": cr.HMC()}
     noisy = estimated(toys.reduced_rank(6, 4, 6, 2, noise=1.0), labels="given", **options)

@@ -57,6 +57,7 @@ def dense_values(land: Landscape, index: torch.Tensor, share: float) -> torch.Te
     return torch.linalg.svdvals(rows).square() / len(index)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("activation", [nn.Identity, nn.Tanh])
 @pytest.mark.parametrize("t", [1.0, 1e3, 1e6])
 def test_shares_are_those_of_the_whole_spectrum(activation: type[nn.Module], t: float) -> None:
@@ -107,6 +108,7 @@ def test_nothing_of_the_landscape_is_changed() -> None:
     assert torch.equal(torch.get_rng_state(), state)
 
 
+@pytest.mark.heavy
 @settings(max_examples=12, deadline=None)
 @given(st.integers(0, 10**6), st.lists(st.integers(18, 34), min_size=3, max_size=5))
 def test_no_smooth_point_of_a_deep_linear_network_is_taken_for_a_singular_one(seed: int, widths: list[int]) -> None:

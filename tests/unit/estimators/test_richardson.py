@@ -90,6 +90,7 @@ def quiet(*args, **options):
         return cr.llc(*args, **options)
 
 
+@pytest.mark.heavy
 def test_tuned_sgld_is_right_on_a_small_quadratic():
     # The tuned step alone is coarse: 1.86 ± 0.27 against 1.5 without the rungs at half of it.
     found = [quiet(quadratic(3), kernel=cr.SGLD(), nbeta="wbic", chains=16, draws=400, seed=s) for s in range(5)]

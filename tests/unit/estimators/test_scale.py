@@ -92,6 +92,7 @@ def test_a_chain_is_in_these_coordinates() -> None:
     assert torch.allclose(gradient, expected, rtol=1e-3, atol=1e-5 * float(expected.abs().max()))
 
 
+@pytest.mark.heavy
 def test_more_shows_at_the_first_temperature() -> None:
     land = network((40, 36, 30), (48, 40, 36, 30))
     plain, evened = CooledChain(land, 0.1, 1.0, 0, 5000), CooledChain(land, 0.1, 1.0, 0, 5000)

@@ -66,6 +66,7 @@ def made(values, *, around=(2.0,) * 7, errors=None):
     return cr.Sweep(steps, precisions, (50.0,), tuple(cells), tuple(near), cr.Estimate("llc", 2.0, se=0.1))
 
 
+@pytest.mark.heavy
 def test_step_bias_and_precision_are_those_of_the_closed_form(default):
     steps = [4 * share / (H * WBIC) for share in (0.02, 0.1, 0.3, 0.6)]
     precisions = [1.0, 0.5 * H * WBIC]
@@ -118,6 +119,7 @@ def test_without_axes_there_is_a_grid_around_the_choice(default):
     assert found.steps[-1] / found.choice.step == pytest.approx(10)
 
 
+@pytest.mark.heavy
 def test_kernels_with_a_metropolis_test_tell_their_acceptance(default):
     found = cr.sweep(quadratic(DIM), kernel=cr.MALA(step=1e-4), steps=[1e-5, 3e-3], nbetas=[WBIC], **SHORT)
     easy, hard = (c.accept for c in found.cells)
@@ -159,6 +161,7 @@ def content(found):
     return json.dumps(known)
 
 
+@pytest.mark.heavy
 def test_interrupted_sweep_goes_on_to_the_same_result(default, tmp_path):
     options = {"steps": [1e-5, 1e-4, 1.0], "nbetas": [WBIC], **SHORT}
     whole = cr.sweep(quadratic(DIM), executor=Sent(), **options)
@@ -181,6 +184,7 @@ def test_interrupted_sweep_goes_on_to_the_same_result(default, tmp_path):
     assert more.cells[0] == whole.cells[0]
 
 
+@pytest.mark.heavy
 def test_cells_and_table_say_what_they_were_made_by(default, tmp_path, monkeypatch):
     options = {"steps": [1e-5, 1e-4], "store": tmp_path / "s", **SHORT}
     settled = origin._settled()
@@ -198,6 +202,7 @@ def test_cells_and_table_say_what_they_were_made_by(default, tmp_path, monkeypat
     assert None in cr.sweep(quadratic(DIM), **options).spec["provenance"]["git"]
 
 
+@pytest.mark.heavy
 def test_folder_of_something_else_is_refused(default, tmp_path):
     cr.sweep(quadratic(DIM), steps=[1e-5], store=tmp_path / "s", **SHORT)
     with pytest.raises(cr.StoreMismatch, match="seed: stored 0, asked 1"):

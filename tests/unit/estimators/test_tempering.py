@@ -53,6 +53,7 @@ def ladder_of_one(seed, draws=400, chains=4, share=0.9, memory=0.8, name="Exchan
     return Draws({"excess": losses, "distance2": losses}, {}, np.repeat(LEVELS, chains), spec)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("share", [0.0, 0.5, 0.95])
 def test_levels_that_exchange_states_are_one_ladder(share):
     """80 repeats know their spread to 8 %, so that bounds are four deviations or more away: one in 10⁴ false alarms."""
@@ -101,12 +102,12 @@ def test_global_coefficient_of_reduced_rank_regression():
     exact = float(cr.exact.reduced_rank(3, 2, 3, rank=1).value)
     land, prior = toys.reduced_rank(3, 2, 3, 1, n=1000), cr.Gaussian(1.0, mean="origin")
     ladder = tuple(float(t) for t in 10.0 ** np.linspace(3, 5, 5))
-    slope = cr.rlct(cr.sample(cr.Posterior(land, ladder, prior), cr.HMC(), chains=8, draws=600, warmup=400, seed=0))
+    slope = cr.rlct(cr.sample(cr.Posterior(land, ladder, prior), cr.HMC(), chains=8, draws=300, warmup=200, seed=0))
     assert slope.ok
     assert abs(slope.value - exact) < 1.96 * slope.error
     assert abs(slope.value - exact) < 0.08 * exact
     whole = tuple(2.0**k for k in range(-8, 18))
-    drawn = cr.sample(cr.Posterior(land, whole, prior), cr.HMC(), chains=4, draws=400, warmup=300, seed=1)
+    drawn = cr.sample(cr.Posterior(land, whole, prior), cr.HMC(), chains=4, draws=200, warmup=150, seed=1)
     grown = cr.coefficient_from_energy(drawn)
     assert grown.ok
     assert abs(grown.value - exact) < 2.5 * grown.error

@@ -291,6 +291,7 @@ BAD = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("family", "params"), [(family, params) for family, rows in BAD.items() for params in rows])
 def test_wrong_values_never_yield_a_number(family, params):
     with pytest.raises(InputError, match="expected"):

@@ -56,6 +56,7 @@ def test_exact_values(text, point, value, m):
     assert found.details
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("text", "point", "value", "m"), EXACT)
 def test_the_way_it_is_written_does_not_matter(text, point, value, m):
     formula = parse(text)

@@ -82,6 +82,7 @@ def test_published_sgld_is_the_sampler_with_the_published_numbers(monkeypatch):
     assert type(seen["kernel"]).__name__ == "PSGLD"
 
 
+@pytest.mark.heavy
 def test_sgld_of_a_regular_model_finds_half_its_dimension():
     # A crossing of x² alone: a bowl in one direction, held by γ in none that counts.
     bowl = next(p for p in problems_of("families") if p.name.startswith("crossing-0-1"))

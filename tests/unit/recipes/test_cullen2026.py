@@ -44,6 +44,7 @@ def made(case, p, k, options):
     return construct(case, p, k, **dict(options))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("case", "p", "k", "options", "exact", "paper"), NETWORKS)
 def test_constructed_networks_have_the_corrected_coefficient(case, p, k, options, exact, paper):
     network = made(case, p, k, tuple(options.items()))

@@ -209,6 +209,7 @@ def test_transformers_trained_together_go_the_way_of_torch(optimizer):
         transformers.transformer_trainings({**plan, "optimizer": "sgd", "chains": {}})
 
 
+@pytest.mark.heavy
 @given(st.lists(st.floats(-5, 5), min_size=4, max_size=20, unique=True), st.integers(0, 100))
 @settings(max_examples=40, deadline=None)
 def test_rank_correlation_sees_order_alone(values, seed):

@@ -10,6 +10,7 @@ from crunode.recipes import demo
 from crunode.sampling.metropolis import HMC
 
 
+@pytest.mark.heavy
 def test_demonstration_writes_everything_and_a_second_call_reads_it(tmp_path, monkeypatch, capsys):
     quick = functools.partial(
         llc, nbeta=50.0, kernel=HMC(step=1e-4, leaps=2), precision=10.0, chains=2, draws=4, warmup=2

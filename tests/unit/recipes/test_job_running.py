@@ -68,6 +68,7 @@ def test_run_again_reads_what_is_there(study, tmp_path):
     assert [(c.units, c.done, c.seconds) for c in costs] == [(3, 3, 0.0), (4, 4, 0.0)]
 
 
+@pytest.mark.heavy
 def test_deadline_and_then_the_rest(study, tmp_path):
     whole = run_jobs(study, tmp_path / "whole")
     stopped = run_jobs(study, tmp_path / "out", Serial(until=Deadline(0)))

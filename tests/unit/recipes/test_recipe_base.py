@@ -95,6 +95,7 @@ def test_resumed_by_another_version_it_claims_no_commit_for_all(tiny, log, tmp_p
     assert (alone.provenance["git"], table["git"]) == ("new", ["new", "table"]), "the table is made anew"
 
 
+@pytest.mark.heavy
 def test_killed_run_loses_at_most_the_cell_in_flight(tiny, log, tmp_path):
     script = (
         "import tiny_recipe, sys\n"

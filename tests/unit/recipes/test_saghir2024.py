@@ -202,6 +202,7 @@ def test_online_form_keeps_the_length_of_the_gradient_and_the_smoothed_one_does_
     assert other["curve"][0]["update_norm"] > 2 * start["gradient_norm"]
 
 
+@pytest.mark.heavy
 def test_branches_share_what_came_before():
     trunk = {"optimizer": "sgd", "lr": 1e-2, "epochs": 2, "measure": [-1, 0]}
     one, other = (trajectory(settings_of(o, trunk=trunk)) for o in ("sgd", "kaldi"))

@@ -46,6 +46,7 @@ def made(levels, chains=3, draws=40, warmup=10):
     )
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("levels", [[50.0], [10.0, 30.0, 90.0], list(range(1, 11))], ids=["one", "ladder", "many"])
 @pytest.mark.parametrize("chains", [1, 3, 300])
 def test_levels_and_chains_of_any_number(levels, chains):

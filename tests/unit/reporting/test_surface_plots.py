@@ -38,6 +38,7 @@ def line():
     return Surface((x,), x**4 - x**2 + 1, {"acc": x}, {"acc": 0 * x}, {"a": np.zeros((1, 1))}, ("way",))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("kind", ["filled", "contour", "3d"])
 @pytest.mark.parametrize("color", [None, "λ̂"])
 def test_surfaces_are_drawn(kind, color):

@@ -97,6 +97,7 @@ def test_trace_that_diverges_does_not_flatten_the_others():
     assert "γ = 10" in axes.get_title(loc="left")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "options",
     [
@@ -118,6 +119,7 @@ def test_sweeps_of_any_shape_and_size(options):
     png(made(**options).plot())
 
 
+@pytest.mark.heavy
 def test_drawn_from_json_with_nulls():
     content = made(estimate=NAN).to_dict()
     text = json.dumps(content).replace("NaN", "null")

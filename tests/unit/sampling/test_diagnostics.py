@@ -86,6 +86,7 @@ def test_error_of_the_mean_covers(rho, chains, draws):
 
 
 # Stated for four chains: 68 % at one standard error (less where mixing is only just missed), 87-90 % at two.
+@pytest.mark.heavy
 @pytest.mark.parametrize("offset", [0.1, 0.3, 1.0, 3.0])
 def test_error_of_the_mean_covers_where_chains_do_not_mix(offset):
     runs = unmixed(5, 500, 4, offset)
@@ -122,6 +123,7 @@ def test_error_of_the_variance_of_normal_draws():
 
 
 # Stated: |z| > 4 in less than 1 % of runs of 20 autocorrelation times (measured: less than 0.1 %).
+@pytest.mark.heavy
 @pytest.mark.parametrize("chains", [1, 2, 4])
 @pytest.mark.parametrize("rho", [0.0, 0.5, 0.9])
 def test_drift_rarely_alarms_without_cause(rho, chains):
@@ -130,6 +132,7 @@ def test_drift_rarely_alarms_without_cause(rho, chains):
     assert 0.02 < alarms(runs, limit=2.0) < 0.09  # a normal score: 4.6 %
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("chains", [1, 4])
 def test_drift_rarely_alarms_without_cause_in_slow_chains(chains):
     assert alarms(autoregressive(11, 0.99, 400, chains, 3980)) < 0.01

@@ -193,6 +193,7 @@ class Groups:
         return (fn(job) for job in jobs)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "inner", [cr.HMC(0.02, leaps=3), cr.HMC(0.02, leaps=3, metric="diagonal"), cr.MALA(0.02)], ids=repr
 )
@@ -225,6 +226,7 @@ class StopAfter:
         return w.sum()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("kernel", "nbeta"),
     [

@@ -72,6 +72,7 @@ def test_losses_without_a_known_prediction_keep_the_given_labels(loss):
     assert choose_labels(land).kind == "given"
 
 
+@pytest.mark.heavy
 def test_noise_around_the_truth_is_told_from_labels_that_were_fitted():
     true = [choose_labels(regression(seed=s), seed=s) for s in range(6)]
     fitted = [choose_labels(regression(fitted=True, seed=s), seed=s) for s in range(6)]
@@ -91,6 +92,7 @@ def test_labels_that_disagree_and_labels_without_noise_are_kept():
     assert (few.kind, few.ratio) == ("given", None)
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::crunode.errors.DiagnosticWarning")
 def test_llc_with_noisy_labels_is_that_without_noise():
     options = {"chains": 8, "draws": 100, "warmup": 60, "seed": 0}

@@ -56,6 +56,7 @@ def group(hidden=8, dtype=torch.float64, prior=None, chains=(0, 1, 5), kernel=No
     return Group(posterior, kernel, 0, chains, rungs, 5, 20, 11, layout, ("positions",), **options)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("chains", [(0, 1, 5), (5,)], ids=["batched", "sequential"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("hidden", [8, 4200])
@@ -122,6 +123,7 @@ def test_used_for_plain_kernels_around_the_center_alone(library, monkeypatch):
     assert _Runner(group()).native is None
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [
@@ -167,6 +169,7 @@ def test_folders_that_cannot_be_made(tmp_path):
     assert "NotADirectoryError" in why
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("mode", [0o770, 0o707])
 def test_what_others_can_write_is_not_loaded(compiler, mode):
     assert build.load(SOURCE, compiler)[0] is not None

@@ -152,6 +152,7 @@ def landscape(dtype=torch.float64):
 SIZE = {"chains": 3, "draws": 8, "warmup": 35, "seed": 3, "keep": ["positions"]}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("metric", [None, "diagonal"])
 def test_draws_do_not_depend_on_layout_or_neighbors(metric):
     kernel = NUTS(step=0.1, metric=metric)

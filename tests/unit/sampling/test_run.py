@@ -260,6 +260,7 @@ def test_interrupted_run_goes_on_in_the_same_process(tmp_path):
     assert kept.value is not None
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("change", "line"),
     [

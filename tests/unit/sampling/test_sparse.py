@@ -74,6 +74,7 @@ def assert_same_draws(ours, theirs, dtype):
         assert float(np.abs(ours[name] - value).max()) < TOLERANCE[dtype] * spread, name
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("chains", [(0, 1, 5), (5,)], ids=["batched", "sequential"])
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32], ids=str)
 @pytest.mark.parametrize("bias", [True, False])
@@ -169,6 +170,7 @@ def test_a_layer_met_twice_and_examples_in_other_places(calls):
         torch.testing.assert_close(ours, theirs, rtol=1e-12, atol=1e-12 * float(theirs.abs().max()))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("right", "wrong"),
     [

@@ -90,6 +90,7 @@ class Unused(nn.Module):
 CASES = _cases()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", CASES)
 @pytest.mark.parametrize("layout", ["batched", "sequential"])
 @pytest.mark.parametrize("batch", [8, None])

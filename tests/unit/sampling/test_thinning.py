@@ -49,6 +49,7 @@ def test_inputs_that_a_part_would_miss_keep_all_examples():
     assert thinned(linear_net([6, 4, 5], 0, rows=rare)) is None
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::crunode.errors.DiagnosticWarning")
 def test_llc_on_a_part_is_exact_and_says_so():
     land = linear_net([12, 10, 12], 20_000)  # 240 parameters: a full gradient would be costly

@@ -78,6 +78,7 @@ def test_ladder_goes_colder_without_label_noise_only():
     assert max(noisy.nbeta) == pytest.approx(2 * min(clean.nbeta))
 
 
+@pytest.mark.heavy
 def test_a_loss_far_from_a_log_likelihood_moves_the_ladder():
     plain, loud = (cr.tune(cr.Posterior(regression(1.0, scale=c))) for c in (1.0, 1000.0))
     assert max(loud.nbeta) < max(plain.nbeta) / 10
@@ -100,6 +101,7 @@ def test_few_examples_are_noted():
     assert [f.code for f in cr.tune(cr.Posterior(regression(n=50))).findings] == ["LLC105"]
 
 
+@pytest.mark.heavy
 def test_a_cliff_at_the_center_is_not_ok():
     def cliff(w):
         return torch.where((w.abs() > 1e-12).any(), torch.inf, 0.0) + w.sum() * 0

@@ -29,6 +29,7 @@ CASES = {
 
 
 # Four standard errors with errors known to 11%: one false alarm in about 5000 for each parameter.
+@pytest.mark.heavy
 @pytest.mark.parametrize("family", CASES)
 def test_parameters_are_recovered_within_their_errors(family):
     law, truth, fixed = CASES[family]
@@ -47,6 +48,7 @@ def test_parameters_are_recovered_within_their_errors(family):
     assert family in str(found)
 
 
+@pytest.mark.heavy
 def test_errors_are_the_spread_over_matrices():
     law = marchenko_pastur(0.5)
     fits = [fit_bulk(random_spectrum(law, 60, seed=k), seed=k).parameters["ratio"] for k in range(16)]

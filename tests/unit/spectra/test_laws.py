@@ -149,6 +149,7 @@ def test_residual_of_a_linear_network_has_its_law():
     assert linear_network_residual(energy, ratio).variance == pytest.approx(energy * ratio)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("ratio", [0.01, 0.25, 0.5, 0.9, 0.999])
 def test_critical_energy_is_that_of_the_numeric_edge(ratio):
     for model in ("linear", "relu"):

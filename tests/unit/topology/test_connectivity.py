@@ -61,6 +61,7 @@ def test_wide_chains_are_connected_from_a_solution_to_its_negative(width):
     assert is_proof(found, land)
 
 
+@pytest.mark.heavy
 def test_chain_of_width_one_has_the_barrier_one():
     a, b = chain_ends(1)
     land = Landscape.of_function(scalar_chain(1), a)
@@ -76,6 +77,7 @@ def test_chain_of_width_one_has_the_barrier_one():
     assert found.height.terms["level"] <= 0.11
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("width", [3, 6, 12])
 @pytest.mark.parametrize("seed", [0, 1])
 def test_three_or_more_relu_units_have_no_barrier(width, seed):
@@ -86,6 +88,7 @@ def test_three_or_more_relu_units_have_no_barrier(width, seed):
     assert is_proof(found, land)
 
 
+@pytest.mark.heavy
 def test_two_relu_units_have_the_barrier_a_half():
     a, b = vector(1, 1, 1, -1), vector(0.8, 1, -1 / 0.8, 1)
     land = Landscape.of_function(units_potential(2, 1), a)
@@ -95,6 +98,7 @@ def test_two_relu_units_have_the_barrier_a_half():
     assert found.path.largest <= found.level
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("method", "most"), [("band", 1.01), ("bezier", 1.15), ("polygon", 1.5), ("line", 3.0)])
 def test_two_wells_by_every_method(method, most):
     a, b = vector(-1, 0), vector(1, 0)
@@ -103,6 +107,7 @@ def test_two_wells_by_every_method(method, most):
     assert found.bounds[method] == pytest.approx(found.height.value, rel=1e-2)
 
 
+@pytest.mark.heavy
 def test_auto_takes_the_lowest_and_finds_the_saddle():
     a, b = vector(-1, 0), vector(1, 0)
     found = barrier(Landscape.of_function(wells, a), a, b, strings=1, tolerance=0.05)

@@ -95,6 +95,7 @@ def test_product_of_two_layers(width):
     assert {(round(p.loss.value, 9), p.index.value, p.degenerate.value) for p in found} == expected
 
 
+@pytest.mark.heavy
 def test_index_equals_dense_eigenvalues_of_another_derivative():
     generator = torch.Generator().manual_seed(1)
     x = torch.randn(20, 3, generator=generator, dtype=torch.float64)

@@ -55,6 +55,7 @@ def test_three_wells_merge_at_their_barriers():
     assert len(tree.merges) == 3
 
 
+@pytest.mark.heavy
 def test_adversarial_data_has_a_component_for_each_sign():
     """Two units on ±1 → 1: two components below ½, whatever is searched, and one above."""
     solutions = [torch.tensor(w, dtype=torch.float64) for w in ((1, 1, 1, -1), (1, 1, -1, 1), (2, 1, 0.5, -1))]

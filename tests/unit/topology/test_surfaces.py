@@ -61,6 +61,7 @@ MODELS = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", MODELS)
 @pytest.mark.parametrize("loss", ["gaussian", "cross-entropy"])
 def test_surface_is_a_plain_loop_of_landscapes(name, loss):

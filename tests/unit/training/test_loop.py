@@ -139,6 +139,7 @@ def test_numbers_come_from_the_seed_alone():
     assert not same_weights(first[0], other[0])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("every", [1, 2, 5])
 @pytest.mark.parametrize("at", [2, 3, 4, 11, 13])
 def test_interrupted_by_hand_and_started_again(tmp_path, every, at):

@@ -319,6 +319,7 @@ def test_a_failed_first_visit_leaves_tuning_to_the_next():
     assert seen == [None, None, first, first]  # the visit that tunes is made twice
 
 
+@pytest.mark.heavy
 def test_llc_keeps_step_precision_and_nbeta_of_the_first_visit(tmp_path):
     probe = functools.partial(cr.llc, nbeta=20.0, kernel=cr.SGLD(), chains=2, draws=20, warmup=10, labels="given")
     tracker = Tracker(landscape(), {"llc": probe}, at=[1, 9, 18], store=tmp_path / "a", seed=2)
