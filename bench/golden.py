@@ -16,6 +16,7 @@ import json
 import os
 import pkgutil
 import random
+import resource
 import signal
 import subprocess
 import sys
@@ -165,9 +166,15 @@ def worktree(root: Path, base: str) -> Iterator[Path]:
             git(root, "worktree", "prune")
 
 
+def cpu_seconds() -> float:
+    """What processes that have ended took, in seconds."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 def run_tree(tree: Path, words: list[str]) -> Calls:
     """The calls of a tree, by its own golden file."""
-    begun = time.perf_counter()
+    begun, before = time.perf_counter(), cpu_seconds()
     with tempfile.TemporaryDirectory(prefix="golden-out-") as folder:
         out = Path(folder) / "calls.json"
         process = subprocess.Popen([sys.executable, str(tree / FILE), "--out", str(out), *words], cwd=tree)
@@ -179,7 +186,8 @@ def run_tree(tree: Path, words: list[str]) -> Calls:
         if code or not out.exists():
             raise Refused(f"the golden file of {tree} ended with exit code {code}")
         found = json.loads(out.read_text(encoding="utf-8"))
-    print(f"{tree}: {len(found)} calls in {time.perf_counter() - begun:.0f} s", file=sys.stderr)
+    took, cpu = time.perf_counter() - begun, cpu_seconds() - before
+    print(f"{tree}: {len(found)} calls in {took:.0f} s, {cpu:.0f} s of CPU", file=sys.stderr)
     return found
 
 

@@ -33,7 +33,7 @@ LEFT_OUT = frozenset(
 
 MASKS = (
     (re.compile(r"(?<![\w.])/(?:[\w.+-]+/)*[\w.+-]+"), "<path>"),
-    (re.compile(r"\b[0-9a-f]{12,}\b"), "<hash>"),
+    (re.compile(r"(?<![.\w])(?=\d*[a-f])[0-9a-f]{12,}\b"), "<hash>"),
     (re.compile(r"\b\d{4}-\d\d-\d\d([T ]\d\d:\d\d(:\d\d)?(\.\d+)?(Z|\+\d\d:\d\d| UTC)?)?"), "<time>"),
     (re.compile(r"\b\d+(\.\d+)?(e-?\d+)? ?(ms|s|seconds?|min|minutes?|h)\b"), "<time>"),
     (re.compile(r"\b\d+(\.\d+)? ?([kMG]?B|bytes)\b"), "<size>"),
@@ -143,5 +143,5 @@ def lines(thing: object, name: str = "") -> Iterator[tuple[str, str]]:
 def named_lines(parts: Mapping[str, object], name: str) -> Iterator[tuple[str, str]]:
     """The lines of the parts of something, but of those that are left out."""
     for key, value in parts.items():
-        if key not in LEFT_OUT and not key.startswith("_"):
+        if key not in LEFT_OUT and "seconds" not in key and not key.startswith("_"):
             yield from lines(value, f"{name}.{masked(key)}" if name else masked(key))
