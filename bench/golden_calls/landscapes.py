@@ -41,7 +41,7 @@ def singular() -> cr.Landscape:
 
 def large() -> cr.Landscape:
     """So many parameters that the default is annealed."""
-    return products(500, 205, 500, rank=2, n=8)
+    return products(500, 205, 500, rank=2, n=4)
 
 
 def noisy() -> cr.Landscape:

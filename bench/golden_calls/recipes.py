@@ -14,15 +14,12 @@ WHOLE = (
     "cullen2026-trajectory",
     "cullen2026-transformer",
     "gauss-newton",
-    "lazy-training",
     "murfet2020-generalization",
-    "murfet2020-volume",
     "pennington2017-spectrum",
     "saghir2024-escape",
     "saghir2024-optimizers",
     "saghir2024-overfitting",
     "saghir2024-smoothing",
-    "watanabe-criteria",
 )
 CELLS = {
     "cooper2021-dimension": ("sigmoid", "gelu", "images", "signals", "relu", "repeated"),

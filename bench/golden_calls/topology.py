@@ -107,7 +107,7 @@ def _() -> object:
         topology.eigenvector_plane(land, 2),
         topology.trajectory_plane(land, points),
         through,
-        through.at(torch.tensor([[0.2, 0.3]])),
+        through.at(torch.tensor([0.2, 0.3])),
         through.place(points),
     ]
 

@@ -79,7 +79,7 @@ def _() -> object:
     found.save("trajectory.json")
     kept = cr.Trajectory.load("trajectory.json")
     kinds = [found.transitions("height", kind=kind) for kind in ("level", "linear")]
-    return [*kinds, found.transitions("height", scale="linear", seed=3), kept.values("height"), found.table()]
+    return [*kinds, found.transitions("height", scale="step", seed=3), kept.values("height"), found.table()]
 
 
 @call("free_energy_comparison")

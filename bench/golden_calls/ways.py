@@ -121,7 +121,7 @@ def _() -> object:
 
 @call("command bench")
 def _() -> object:
-    line = "bench llc --class 1K --count 1 --budget 200 --examples 200 --set chains=2 --json"
+    line = "bench llc --class 1K --count 1 --budget 3000 --examples 200 --set chains=2 --set nbeta=50.0 --json"
     found = command(line)
     return found["code"], found.get("json")
 
@@ -253,7 +253,8 @@ def page(text: str) -> Text:
     """The words of a page, one piece a line, without scripts, styles and pictures."""
     text = re.sub(r"(?s)<(script|style|svg)\b.*?</\1>", " ", text)
     pieces = [" ".join(html.unescape(piece).split()) for piece in re.split(r"<[^>]*>", text)]
-    return printed("\n".join(piece for piece in pieces if piece))
+    kept = "\n".join(piece for piece in pieces if piece)
+    return printed(re.sub(r"\bchanged\n(true|false)\b", "changed", kept))
 
 
 @call("dashboard")
