@@ -108,7 +108,7 @@ def _() -> object:
         topology.trajectory_plane(land, points),
         through,
         through.at(torch.tensor([0.2, 0.3])),
-        through.place(points),
+        through.place(torch.stack(points)),
     ]
 
 
