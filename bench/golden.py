@@ -151,7 +151,9 @@ def git(root: Path, *words: str) -> subprocess.CompletedProcess[str]:
 @contextlib.contextmanager
 def worktree(root: Path, base: str) -> Iterator[Path]:
     """The tree of a commit in a temporary folder, which is taken away again."""
-    if not base or git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{commit}}").returncode:
+    if not base:
+        raise Refused("expected a commit to compare with, got none; say make golden BASE=<commit>")
+    if git(root, "rev-parse", "--verify", "--quiet", "--end-of-options", f"{base}^{{commit}}").returncode:
         raise Refused(f"expected a commit of {root.name}, got {base!r}, which does not exist")
     if git(root, "cat-file", "-e", f"{base}:{FILE}").returncode:
         raise Refused(f"expected a commit with {FILE}, got {base}, which has none to run; take a later one")

@@ -144,7 +144,7 @@ def test_another_commit(golden, repo, capfd, value, more, code, said):
 
 
 @pytest.mark.parametrize(
-    ("base", "said"), [("nowhere", "does not exist"), ("", "does not exist"), ("without", "none to run")]
+    ("base", "said"), [("nowhere", "does not exist"), ("", "BASE=<commit>"), ("without", "none to run")]
 )
 def test_no_such_base(golden, repo, capfd, base, said):
     assert golden.main(["--base", base], repo[0]) == 2
