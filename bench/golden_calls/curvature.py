@@ -48,7 +48,9 @@ def _() -> object:
 def _() -> object:
     matrix = cr.curvature.hessian(landscapes.classes())
     methods = [cr.curvature.trace(matrix, method=method, probes=16) for method in ("hutchinson", "hutch++")]
-    return [*methods, cr.curvature.diagonal(matrix, probes=16), matrix.trace(), matrix.diagonal(probes=8)]
+    wide = cr.curvature.hessian(landscapes.classes(60))  # more parameters than the default number of probes
+    large = [wide.trace(), wide.diagonal()]
+    return [*methods, cr.curvature.diagonal(matrix, probes=16), matrix.trace(), matrix.diagonal(probes=8), *large]
 
 
 @call("hessian_trace")
