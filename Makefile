@@ -2,6 +2,7 @@
 #   make test USE_UV=0      install with plain pip
 #   make test MARK=slow     run the long tests instead of the short ones
 #   make mutants SEED=2     another draw of faults
+#   make golden BASE=main   the numbers of this tree against those of another commit
 PYTHON ?= python3
 USE_UV ?= 1
 WORKERS ?= 2
@@ -29,7 +30,7 @@ fi; \
 $(1)/bin/python -m pip install -q $(2)
 endef
 
-.PHONY: help setup test quick coverage trainers lint census mutants demo bench docs clean
+.PHONY: help setup test quick coverage trainers lint census mutants golden demo bench docs clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -51,6 +52,9 @@ coverage: $(VENV)/.stamp-dev ## the tests once more, with the lines they reach (
 
 mutants: $(VENV)/.stamp-dev ## 150 faults drawn by SEED: how many the tests notice (hours, resumable)
 	$(ONE_THREAD) $(BIN)/python bench/mutants.py --seed $(SEED) $(MUTANTS)
+
+golden: $(VENV)/.stamp-dev ## small calls by every way in, against those of BASE to the last bit (minutes)
+	@$(ONE_THREAD) $(BIN)/python bench/golden.py --base "$(BASE)" $(GOLDEN)
 
 trainers: $(VENV)/.stamp-dev ## trackers inside the real Lightning and Hugging Face Trainers, in .venv-trainers
 	$(PYTHON) -m venv .venv-trainers
