@@ -12,7 +12,6 @@ import torch
 
 import crunode as cr
 
-pytestmark = pytest.mark.needs_full
 BENCH = Path(__file__).parents[2] / "bench"
 TREE = """
 import json, sys
