@@ -210,7 +210,7 @@ def test_interrupted_runs_go_on_to_the_same_draws(tmp_path, stop):
 @pytest.mark.parametrize("accept", [0.6, 0.9])
 def test_warmup_reaches_the_acceptance(accept):
     """The mean over 32 chains and 100 draws has an error of 0.01; 0.06 is what the average of late sizes may miss."""
-    draws = sample(landscape(), NUTS(step=1e-3, accept=accept), chains=32, draws=100, warmup=300, layout="batched")
+    draws = sample(landscape(), NUTS(step=1e-3, accept=accept), chains=32, draws=100, warmup=500, layout="batched")
     assert abs(float(draws.arrays["accept"].mean()) - accept) < 0.06
     assert (np.ptp(draws.arrays["step"], axis=1) == 0).all()
     assert len(np.unique(draws.arrays["step"])) == 32
