@@ -10,7 +10,7 @@ from scipy import optimize, special, stats
 import crunode as cr
 from crunode.core.result import Draws
 from crunode.estimators.chains import chain_findings, chosen_level
-from crunode.estimators.energy_curve import _laws, increments
+from crunode.estimators.energy_curve import _cut, _laws, increments
 from crunode.estimators.phases import _critical, _Crossing, _Inside, _Moved, _size, _visits
 from crunode.sampling.diagnostics import ess, mcse_mean, split_rhat
 
@@ -119,6 +119,49 @@ def test_labels_that_carry_noise_pull_the_loss_below_the_center_and_are_allowed_
     assert few.error > abs(few.value - 2) / 2
 
 
+def test_laws_are_fitted_by_weighted_least_squares():
+    t = np.array([100.0, 200.0, 500.0, 800.0, 3000.0])
+    rng = np.random.default_rng(0)
+    root = rng.normal(size=(4, 4))
+    wide = root @ root.T / 50 + 0.01 * np.eye(4)
+    plain, changes = 0.4 * wide, 1.5 * np.diff(np.log(t)) + 0.1 * rng.normal(size=(3, 4))
+    cut = _cut(t, changes, wide, plain, 1.5, {1: 0.5, 2: 0.5}, 2)
+    x, inverse = np.diff(np.log(t)), np.linalg.inv(wide)
+    laws = _laws(t, 1.5, {1: 0.5, 2: 0.5})
+    for repeat in range(3):
+        for k in (0, 1, len(laws.names) - 1):
+            y = changes[repeat] - laws.added[k]
+            value = x @ inverse @ y / (x @ inverse @ x)
+            rest = y - value * x
+            assert cut.values[repeat, k] == pytest.approx(value)
+            assert cut.scores[repeat, k] == pytest.approx(laws.log_prior[k] - 0.5 * rest @ inverse @ rest - 2)
+    best = min(
+        ((changes[0] - a) - v * x) @ inverse @ ((changes[0] - a) - v * x)
+        for a, v in zip(laws.added, cut.values[0], strict=True)
+    )
+    assert cut.misfit == pytest.approx(best / 3)
+    # What the wider covariance adds to the variance of λ.
+    assert cut.unsure == pytest.approx(0.6 / (x @ inverse @ x))
+    assert cut.start == 100.0
+    # Shifts of the logarithm are the likelier the smaller they are.
+    double = [p for (m, pole), p in zip(laws.names, laws.log_prior, strict=True) if m == 2 and pole == 0]
+    assert double == pytest.approx(double[::-1])
+    assert max(double) == double[len(double) // 2]
+    assert np.all(np.diff(double[: len(double) // 2 + 1]) > 0)
+
+
+def test_fits_that_are_poor_or_leave_the_multiplicity_open_are_reported():
+    losses = [bowl(3, t) for t in LEVELS]
+    assert not cr.coefficient_from_energy(ladder(losses), multiplicity=1).findings
+    bent = [x * (1.5 if k % 2 else 1.0) for k, x in enumerate(losses)]
+    poor = cr.coefficient_from_energy(ladder(bent), multiplicity=1)
+    assert "CRIT707" in [f.code for f in poor.findings]
+    rng = np.random.default_rng(0)
+    vague = cr.coefficient_from_energy(ladder([rng.gamma(1.5, 1 / t, (4, 60)) for t in LEVELS[:4]], LEVELS[:4]))
+    assert "CRIT708" in [f.code for f in vague.findings]
+    assert max(vague.diagnostics["multiplicity"].values()) < 0.9
+
+
 @pytest.mark.parametrize(("m", "poles"), [(1, {0.0, 1 / 6, 0.25, 1 / 3, 0.5, 1.0}), (2, {0.0, 0.5, 1.0})])
 def test_laws_beside_the_logarithm(m, poles):
     t = np.array([100.0, 200.0, 400.0, 800.0])
@@ -156,7 +199,10 @@ def test_the_free_energy_is_that_of_a_gaussian_integral_at_every_level():
         assert rows[k]["se"] ** 2 == pytest.approx(rows[0]["se"] ** 2 + found.covariance[:k, :k].sum())
     assert rows[0]["se"] == pytest.approx(mcse_mean(np.exp(levels[0] * losses[0])), rel=0.02)
     assert est.diagnostics["pareto_k"] < 0.7
-    assert est.diagnostics["rhat"] == max(map(split_rhat, losses))
+    part = cr.free_energy(ladder(losses, levels), nbeta=levels[5])
+    assert (part.value, part.se) == (rows[5]["value"], rows[5]["se"])
+    losses[3] = losses[3] * np.array([[1.0], [1.0], [1.0], [1.5]])
+    assert cr.free_energy(ladder(losses, levels)).diagnostics["rhat"] == split_rhat(losses[3]) > 1.02
 
 
 def test_findings_of_chains_name_what_is_wrong():
