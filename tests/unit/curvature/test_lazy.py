@@ -48,11 +48,17 @@ def test_scatter_beyond_the_errors_widens_them_and_is_reported():
     plain = np.polyfit(np.log(widths), heights, 1, cov=True)[1][0, 0]
     assert found.se == pytest.approx(math.sqrt(plain))
     assert [f.code for f in found.findings] == ["CURV845"]
-    # χ² of noise alone is not reported, four standard deviations above its mean is.
-    near = {p: around(p, -0.5 * math.log(p) + s * 0.045, rng, 0.1) for p, s in zip(widths, (1, -1) * 3, strict=True)}
-    quiet = width_exponent(near)
-    assert 4 < quiet.diagnostics["chi2"] < 4 + 4 * math.sqrt(8)
-    assert not quiet.findings
+    # χ² is doubted from four standard deviations above its mean.
+    for chi2, codes in ((14.0, []), (17.0, ["CURV845"])):
+        size = math.sqrt(chi2 / (6 - 9 / 17.5))  # less what the line takes of the zigzag
+        near, heights = {}, []
+        for p, sign in zip(widths, (1, -1) * 3, strict=True):
+            heights.append(-0.5 * math.log(p) + sign * size * 0.1 / math.sqrt(6))
+            near[p] = around(p, heights[-1], rng, 0.1)
+        rest = np.array(heights) - np.polyval(np.polyfit(np.log(widths), heights, 1), np.log(widths))
+        found = width_exponent(near)
+        assert found.diagnostics["chi2"] == pytest.approx(6 * (rest**2).sum() / 0.01)
+        assert [f.code for f in found.findings] == codes, found.diagnostics["chi2"]
 
 
 def test_single_values_are_weighed_alike():
