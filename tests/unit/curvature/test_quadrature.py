@@ -12,6 +12,7 @@ from crunode.curvature.dimension import (
     participation_ratio,
     sharpness,
 )
+from crunode.curvature.lanczos import spectral_density
 from crunode.curvature.linalg import trace
 from crunode.curvature.quadrature import function_trace, log_determinant
 from crunode.errors import InputError
@@ -148,3 +149,52 @@ def test_signs_see_the_trace_of_a_diagonal_matrix_and_its_square_at_once():
     top = sharpness(Counted(VALUES), steps=40)
     assert top.value == pytest.approx(4.0, rel=1e-4)
     assert top.name == "sharpness"
+
+
+def turned(values, seed=0):
+    chance = torch.Generator().manual_seed(seed)
+    axes = torch.linalg.qr(torch.randn(len(values), len(values), generator=chance, dtype=torch.float64)).Q
+    whole = axes * torch.as_tensor(values, dtype=torch.float64) @ axes.T
+    return (whole + whole.T) / 2
+
+
+@pytest.mark.parametrize(
+    "ask",
+    [
+        lambda matrix, **s: function_trace(matrix, np.sqrt, steps=9, **s),
+        lambda matrix, **s: effective_dimension(matrix, 0.5, steps=9, **s),
+        participation_ratio,
+    ],
+    ids=["function", "dimension", "participation"],
+)
+def test_vectors_are_taken_until_the_error_is_small_enough(ask):
+    matrix = turned(np.geomspace(1e-3, 4.0, 300))
+    loose = ask(matrix, probes=32, tolerance=0.08)
+    assert loose.se <= 0.08 * loose.value
+    assert loose.diagnostics["probes"] < 32
+    assert "CURV811" not in [f.code for f in loose.findings]
+    tight = ask(matrix, probes=32, tolerance=1e-5)
+    assert tight.diagnostics["probes"] == 32
+    assert "CURV811" in [f.code for f in tight.findings]
+    every = ask(matrix, probes=32, tolerance=None)
+    assert every.diagnostics["probes"] == 32
+    assert "CURV811" not in [f.code for f in every.findings]
+
+
+def test_the_lowest_node_is_that_of_all_starts():
+    matrix = Counted(np.concatenate([[-3.0], np.linspace(1, 2, 299)]))
+    nodes = spectral_density(matrix, probes=5, steps=3, tolerance=None).nodes
+    found = function_trace(matrix, np.exp, probes=5, steps=3, tolerance=None)
+    assert found.diagnostics["lowest"] == pytest.approx(nodes.min())
+    assert nodes[:, 0].max() > nodes.min() + 1e-3
+
+
+def test_too_few_steps_are_told_of():
+    few, many = (function_trace(Counted(VALUES), np.log, probes=4, steps=k, tolerance=0.01) for k in (3, 30))
+    assert "CURV813" in [f.code for f in few.findings]
+    assert few.systematic > 0.01 * np.abs(np.log(VALUES)).sum()
+    assert "CURV813" not in [f.code for f in many.findings]
+    # Chance that is larger than what the steps leave open is not blamed on them.
+    noisy = function_trace(turned(np.geomspace(1e-2, 100.0, 300)), np.sqrt, probes=2, steps=8, tolerance=1e-6)
+    assert noisy.systematic < 2 * noisy.se
+    assert "CURV813" not in [f.code for f in noisy.findings]
