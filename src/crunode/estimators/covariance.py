@@ -104,8 +104,8 @@ def shrunk_correlation(samples: Array) -> Array:
         True
     """
     count, size = samples.shape
-    spread = samples.std(axis=0, ddof=1) if count > 1 else np.zeros(size)
-    if count < _FEWEST_BATCHES or not (spread > 0).all():
+    spread = samples.std(axis=0, ddof=1) if count >= _FEWEST_BATCHES else np.zeros(size)
+    if not (spread > 0).all():
         return np.eye(size)
     z = (samples - samples.mean(axis=0)) / spread
     products = z[:, :, None] * z[:, None, :]

@@ -47,6 +47,22 @@ def test_a_regression_comes_to_least_squares(dtype, within):
     assert torch.equal(land.center, given.flatten())
 
 
+@pytest.mark.parametrize(("at", "far"), [(3.0, 30.0), (0.4, 4.0), (0.0, 1.0)])
+def test_minima_are_near_up_to_ten_times_the_weights(at, far):
+    for distance, near in ((0.9 * far, True), (1.3 * far, False)):
+        goal = at + distance
+        other, found = polished(function(lambda w, goal=goal: (w[0] - goal) ** 2, [at]))
+        assert (abs(float(other.center[0]) - goal) < 1e-2) is near
+        assert found.converged is near
+
+
+def test_weights_of_several_dimensions_are_measured_by_their_root_mean_square():
+    at = [3.0, 0.0, 0.0, 0.0]  # √(9/4), and a distance of up to 10 √(9/4) √4 = 30
+    for distance, near in ((27.0, True), (39.0, False)):
+        other, _ = polished(function(lambda w, d=distance: (w[1] - d) ** 2 + w[0] ** 2 * 0, at))
+        assert (abs(float(other.center[1]) - distance) < 1e-2) is near
+
+
 def test_a_minimum_stays_where_it_is():
     land = function(lambda w: (w[0] * w[1]) ** 2, [0.0, 0.0])
     other, found = polished(land)
