@@ -135,6 +135,22 @@ def test_an_exponent_that_the_range_moves_by_more_than_its_error_is_told():
     assert told == {True, False}
 
 
+def test_of_several_minima_the_lowest_is_taken():
+    x = np.linspace(0.05, 0.4, 12)
+    y = np.array([0, 0, 53, 47, 224, 46, 257, 439, 756, 1126, 1687, 2023]) / 1e4
+    found = fit_index(x, y)
+    fitted = (found.critical_energy.value, found.prefactor.value, found.exponent.value)
+    squares = [np.sum((law(x, *fitted) - y) ** 2)]
+    for critical in (0.05, 0.1, 0.15, 0.2):
+        try:
+            point = optimize.curve_fit(law, x, y, [critical, 0.1, 1.5], maxfev=2000)[0]
+        except RuntimeError:
+            continue
+        squares.append(np.nansum((law(x, *point) - y) ** 2))
+    assert len(squares) > 1
+    assert squares[0] <= min(squares) * (1 + 1e-6)
+
+
 def test_six_indices_above_zero_are_enough_and_five_are_not():
     x = np.array([0.1, 0.15, 0.21, 0.22, 0.24, 0.26, 0.28, 0.3])
     assert fit_index(x, law(x, 0.2, 0.1, 1.5)).critical_energy.value == pytest.approx(0.2)
@@ -177,6 +193,41 @@ def test_least_squares_goes_down_a_curved_valley_and_around_what_is_not_finite()
     np.testing.assert_allclose(found.at, [math.exp(3)], rtol=1e-8)
 
 
-def test_a_parameter_without_influence_or_steps_without_end_have_not_converged():
-    assert not least_squares(lambda p: np.array([0.0, 1.0]) * np.ones(2), np.array([3.0])).converged
-    assert not least_squares(lambda p: np.exp(-p), np.array([0.0])).converged
+def whole(found, gaps):
+    """Residuals and derivatives are those at the point."""
+    np.testing.assert_allclose(found.residuals, gaps(found.at))
+    np.testing.assert_allclose(found.jacobian, jacobian_at(gaps, found.at))
+    return found
+
+
+def test_what_is_found_is_whole_wherever_the_search_ends():
+    def flat(p):
+        return np.array([1.0, 2.0]) + 0 * p
+
+    assert not whole(least_squares(flat, np.array([3.0])), flat).converged  # no influence
+
+    def idle(p):
+        return np.array([p[0] - 2, 1.0])
+
+    found = whole(least_squares(idle, np.array([1.0, 5.0])), idle)  # of one of two
+    assert found.converged
+    np.testing.assert_allclose(found.at, [2, 5])
+
+    def far(p):
+        return np.exp(-p) + np.array([0.0, 0.0])
+
+    found = whole(least_squares(far, np.array([0.0])), far)  # each step is 1, and there are 200
+    assert not found.converged
+    assert found.at[0] == pytest.approx(200, abs=1)
+
+    def low(p):
+        return np.array([1.0, 2.0]) + np.where(p > 0, 2 * p, -p)
+
+    found = whole(least_squares(low, np.array([0.0])), low)  # a kink, where no step goes down
+    assert found.converged
+    assert found.at[0] == 0
+
+
+def test_a_difference_quotient_spans_two_millionths_of_a_parameter():
+    for at in (0.0, 0.5, -1.0):
+        assert jacobian_at(lambda p: (p - at) ** 3, np.array([at]))[0, 0] == pytest.approx(1e-12, rel=1e-6)  # noqa: B023
