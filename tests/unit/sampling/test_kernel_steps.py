@@ -84,6 +84,26 @@ def test_preconditioned_steps_follow_a_running_mean_of_squares_that_warmup_alone
             np.testing.assert_allclose(state["w"].numpy(), here)
 
 
+class Idle(Gradient):
+    """A slope along the first coordinate only."""
+
+    def __call__(self, w):
+        found, excess = super().__call__(w)
+        return found * torch.tensor([1.0, 0.0, 0.0]).double(), excess
+
+
+def test_a_coordinate_without_slope_is_preconditioned_by_the_damping_alone():
+    w, noise, uniform = drawn()
+    kernel, at = PSGLD(), torch.from_numpy(w.copy())
+    state = {"w": at, **kernel.init(at, Idle())}
+    kernel.advance(state, Idle(), *(torch.from_numpy(v) for v in (STEP, noise, uniform)), True)
+    # One root mean square out of three coordinates: 1/(1 + 0.1/√3) there, and √3/0.1 at the others.
+    metric = np.array([1 / (1 + 0.1 / math.sqrt(3)), math.sqrt(3) / 0.1, math.sqrt(3) / 0.1])
+    metric /= metric.mean()
+    expected = w - STEP / 2 * metric * slope(w) * [1, 0, 0] + np.sqrt(STEP * metric) * noise
+    np.testing.assert_allclose(state["w"].numpy(), expected)
+
+
 def test_momentum_is_rubbed_off_and_shaken_in_balance():
     w, noise, uniform = drawn()
     _, other, _ = drawn(1)
