@@ -1,5 +1,6 @@
 """Paths, bands, curves, searches and walks where their results are known, and what is recorded of them."""
 
+import itertools
 import math
 
 import numpy as np
@@ -8,17 +9,28 @@ import torch
 from torch import nn
 
 from crunode.core.landscape import Landscape
-from crunode.topology import barrier, connect, critical_points, merge_tree, profile, solution_dimension, surface, walk
+from crunode.topology import (
+    align,
+    barrier,
+    connect,
+    critical_points,
+    merge_tree,
+    profile,
+    solution_dimension,
+    surface,
+    walk,
+)
 from crunode.topology.bands import elastic_band
 from crunode.topology.barriers import Descent, _height, thinned
 from crunode.topology.critical import _rank
 from crunode.topology.curves import basis, trained_curve
 from crunode.topology.descent import Adam, lowered
-from crunode.topology.directions import Plane
+from crunode.topology.directions import Plane, eigenvector_plane, random_directions, trajectory_plane
 from crunode.topology.heights import Heights
 from crunode.topology.newton import PointBatch, search
 from crunode.topology.paths import Path, assembled, evenly_between, examine_path, examine_pieces
 from crunode.topology.strings import Outcome
+from crunode.topology.surfaces import nonconvex_share
 
 
 def vector(*numbers):
@@ -372,3 +384,98 @@ def test_grids_have_forty_one_points_a_side_and_profiles_a_hundred_and_one():
     np.testing.assert_allclose(high, np.maximum(first, 2), atol=1e-6)
     low, _ = seen.curvatures(2)
     assert low.shape == (37, 37)
+
+
+def test_the_share_of_a_cubic_is_that_of_its_negative_side():
+    for points, extent in ((21, (-1, 1)), (41, (-3, 1))):
+        land = potential(lambda w: w[0] ** 3 + 1, 1)
+        seen = profile(land, Plane(land.center, vector(1)[None]), points=points, extent=extent)
+        x = seen.coordinates[0]
+        # Differences of a cubic are its second derivative, 6x; that at 0 is left open by rounding.
+        one, two = ((x[k:-k] < -1e-9).mean() for k in (1, 2))
+        found = nonconvex_share(seen)
+        assert found.value == pytest.approx(one)
+        assert found.terms == pytest.approx({"differences": abs(one - two), "rounding": 1 / (points - 2) / 2})
+        assert found.systematic == pytest.approx(math.hypot(*found.terms.values()))
+        assert (found.name, found.se, found.seed) == ("nonconvex share", 0, seen.seed)
+        assert not found.findings
+
+
+def test_a_surface_says_what_it_was_made_with():
+    land = potential(wells, 2)
+    plane = Plane(land.center, torch.eye(2, dtype=torch.float64), marks={"end": vector(3, 1)[None]})
+    seen = surface(land, plane, points=(5, 4), extent=((-1, 1), (0, 3)), seed=4)
+    spec = {"dim": 2, "n": land.n, "loss": land.loss_name, "dtype": "float64", "device": "cpu", "probes": []}
+    assert {k: seen.spec[k] for k in spec} == spec
+    assert (seen.spec["points"], seen.spec["extent"]) == ([5, 4], [[-1.0, 1.0], [0.0, 3.0]])
+    assert seen.spec["landscape"] == land.fingerprint()
+    assert (seen.seed, seen.axes, seen.marks["end"].tolist()) == (4, 2, [[3.0, 1.0]])
+    # Without an extent marks are shown with a quarter of their spread around them.
+    plane = Plane(
+        land.center, torch.eye(2, dtype=torch.float64), marks={"m": torch.stack([vector(0, 1), vector(4, 3)])}
+    )
+    assert surface(land, plane, points=3).spec["extent"] == [[-1.0, 5.0], [0.5, 3.5]]
+
+
+def test_random_walks_explain_six_over_pi_squared_of_their_variance():
+    land = potential(wells, 3)
+    steps = torch.randn(2000, 3, generator=generator(), dtype=torch.float64).cumsum(0)
+    recipe = trajectory_plane(land, list(steps[::500])).recipe
+    assert recipe["random_walk"] == pytest.approx([6 / math.pi**2, 6 / (2 * math.pi) ** 2])
+    assert recipe["checkpoints"] == 4
+    assert len(recipe["off_plane"]) == 4
+    assert random_directions(land, normalize="none").count == 2
+    found = eigenvector_plane(land)
+    assert found.count == 2
+    # The Hessian at 0 is diag(−4, 2, 0).
+    assert found.recipe["eigenvalues"] == pytest.approx([2, 0], abs=1e-6)
+    assert max(found.recipe["residuals"]) < 1e-5
+
+
+def chain(widths, activation, seed):
+    torch.manual_seed(seed)
+    layers = []
+    for a, b in itertools.pairwise(widths):
+        layers += [nn.Linear(a, b), activation()]
+    return nn.Sequential(*layers[:-1]).double()
+
+
+@pytest.mark.parametrize(
+    ("activation", "kinds"),
+    [(nn.Softplus, ("permutation",)), (nn.Tanh, ("permutation", "sign")), (nn.ReLU, ("permutation", "scale"))],
+)
+def test_symmetries_of_a_single_unit_and_of_several_are_those_of_its_activation(activation, kinds):
+    with torch.random.fork_rng():
+        for widths in ((2, 1, 1), (2, 4, 3, 1)):
+            nets = [chain(widths, activation, seed) for seed in (0, 1)]
+            x = torch.randn(30, 2, dtype=torch.float64)
+            land = Landscape(nets[0], (x, x[:, :1]), "gaussian")
+            for seed in range(4):
+                found = align(land, *nets, seed=seed)
+                assert found.symmetries == (kinds,) * (len(widths) - 2)
+            a, b = (torch.cat([p.detach().flatten() for p in net.parameters()]) for net in nets)
+            assert found.before == pytest.approx(float((a - b).norm()))
+            assert found.after == pytest.approx(float((a - found.weights).norm()))
+            assert found.after <= found.before
+            assert found.change < 1e-12
+            if "scale" in kinds:  # where each scale is the best
+                assert stationary(found.weights, a, widths)
+
+
+def split(weights, widths):
+    shapes = [shape for a, b in itertools.pairwise(widths) for shape in ((b, a), (b,))]
+    sizes = [math.prod(shape) for shape in shapes]
+    return [part.view(shape) for part, shape in zip(weights.split(sizes), shapes, strict=True)]
+
+
+def stationary(weights, target, widths):
+    """No unit can be scaled to come nearer to the target."""
+    parts, other = split(weights, widths), split(target, widths)
+    for k in range(0, len(parts) - 2, 2):
+        for unit in range(len(parts[k])):
+            into, into0 = (torch.cat([p[k][unit], p[k + 1][unit : unit + 1]]) for p in (parts, other))
+            out, out0 = parts[k + 2][:, unit], other[k + 2][:, unit]
+            costs = [(f * into - into0).square().sum() + (out / f - out0).square().sum() for f in (0.99, 1, 1.01)]
+            if min(costs) < costs[1] - 1e-9:
+                return False
+    return True
