@@ -146,7 +146,7 @@ def landscape(name: str, examples: int, seed: int) -> Landscape:
         net = kind.build().double()
     with torch.no_grad():
         for weight in net.parameters():
-            weight.copy_(normal(*weight.shape) / math.sqrt(max(weight[0].numel(), 1)))
+            weight.copy_(normal(*weight.shape) / math.sqrt(weight[0].numel()))
     x, y = normal(examples, *kind.inputs), normal(examples, kind.outputs)
     if name == "linear":
         y = x @ normal(kind.inputs[0], kind.outputs)

@@ -197,7 +197,7 @@ def flatten(batch: Any, base: Tensor | None) -> list[Tensor]:
     return [*leaves(batch), *([] if base is None else [base])]
 
 
-def _close(a: Tensor, b: Tensor, least: float = 0.0) -> bool:
+def _close(a: Tensor, b: Tensor, least: float) -> bool:
     """Equal but for rounding; gradients chain by chain, as those of hot chains are small beside those of cold ones."""
     if a.shape != b.shape or a.dtype != b.dtype or not b.numel():
         return a.shape == b.shape and a.dtype == b.dtype

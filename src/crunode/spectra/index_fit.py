@@ -67,14 +67,14 @@ def fit_index(energy: Any, index: Any, se: Any = None, exponent: float | None = 
         raise InputError("expected finite energies, indices and errors, got some that are not")
     if (x < 0).any() or (y < 0).any() or (y > 1).any() or (errors <= 0).any():
         raise InputError("expected energies from 0 up, indices from 0 to 1 and errors above 0, got some outside")
-    if len(np.unique(x[y > 0])) < _LEAST:
-        few = len(np.unique(x[y > 0]))
-        raise InputError(f"expected at least {_LEAST} different energies with an index above 0, got {few}")
+    above = np.unique(x[y > 0])
+    if len(above) < _LEAST:
+        raise InputError(f"expected at least {_LEAST} different energies with an index above 0, got {len(above)}")
     power = None if exponent is None else checked_number(exponent, "exponent", least=0.0, above=True)
     full = _fitted(x, y, errors, power)
     values = _named(full.at, power)
     middle = 0.5 * (values["critical energy"] + x.max())
-    near = x <= max(middle, np.unique(x[y > 0])[_LEAST - 1])
+    near = x <= max(middle, above[_LEAST - 1])
     half = _fitted(x[near], y[near], errors[near], power)
     scale = 1.0
     if se is None:

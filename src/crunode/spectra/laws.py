@@ -193,12 +193,11 @@ class Law:
         inner, outer = np.sqrt(weight[[0, -1]]), math.sqrt(weight.sum())
         low, high = [at[0] - outer, at[-1] + inner[1]], [at[0] - inner[0], at[-1] + outer]
         up = [True, False]  # whether H rises on the left of the turn
-        if len(at) > 1:
-            left, right = at[:-1], at[1:]
-            middle = _bisected(lambda u: (weight / (u[:, None] - at) ** 3).sum(1) > 0, left, right)
-            for a, b, c in zip(left, middle, right, strict=True):
-                if self._slope(np.array(b)) > 0:  # a gap between two parts of the support
-                    low, high, up = [*low, a, b], [*high, b, c], [*up, False, True]
+        left, right = at[:-1], at[1:]
+        middle = _bisected(lambda u: (weight / (u[:, None] - at) ** 3).sum(1) > 0, left, right)
+        for a, b, c in zip(left, middle, right, strict=True):
+            if self._slope(np.array(b)) > 0:  # a gap between two parts of the support
+                low, high, up = [*low, a, b], [*high, b, c], [*up, False, True]
         rising = np.array(up)
         return np.sort(_bisected(lambda u: (self._slope(u) > 0) == rising, np.array(low), np.array(high)))
 

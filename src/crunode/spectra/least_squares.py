@@ -52,6 +52,8 @@ def jacobian_at(function: Callable[[np.ndarray], np.ndarray], at: np.ndarray, sc
 def least_squares(residuals: Callable[[np.ndarray], np.ndarray], start: np.ndarray) -> Minimum:
     """The parameters with the least sum of squares, from a start; residuals that are not finite are never accepted.
 
+    At most 200 steps are made.
+
     Example:
         >>> found = least_squares(lambda p: np.array([p[0] - 2, p[0] * p[1] - 6]), np.array([1.0, 1.0]))
         >>> found.at.round(6), found.converged
@@ -61,10 +63,10 @@ def least_squares(residuals: Callable[[np.ndarray], np.ndarray], start: np.ndarr
     slope, damping = jacobian_at(residuals, at), 1e-3
     for _ in range(_STEPS):
         normal, gradient = slope.T @ slope, slope.T @ rest
-        scale = np.diag(normal) + 1e-12 * np.trace(normal)
-        if not scale.all():
+        size = np.trace(normal)
+        if not size:
             return Minimum(at, rest, slope, False)
-        step = np.linalg.solve(normal + damping * np.diag(scale), -gradient)
+        step = np.linalg.solve(normal + damping * np.diag(np.diag(normal) + 1e-12 * size), -gradient)
         new = residuals(at + step)
         if np.isfinite(new).all() and new @ new <= rest @ rest:
             small = np.abs(step).max() <= 1e-9 * max(1.0, np.abs(at).max())

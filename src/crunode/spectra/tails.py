@@ -40,8 +40,9 @@ class TailFit:
 def tail_exponent(eigenvalues: Any, start: float | None = None, seed: int = 0) -> TailFit:
     """The exponent a of a tail with density ∝ x^(−a) for x ≥ start: a = 1 + k/Σ log(x_i/start) over the k largest.
 
-    Where `start` is not given, it is the one at which the power law is nearest to the tail; the error then is that of
-    100 resamples, each with its own start, and otherwise (a − 1)/√k. Both take eigenvalues for independent.
+    Where `start` is not given, it is the one at which the power law is nearest to the tail, of 100 eigenvalues evenly
+    through the spectrum; the error then is that of 100 resamples, each with its own start, and otherwise (a − 1)/√k.
+    Both take eigenvalues for independent.
 
     Args:
         eigenvalues: The spectrum; only positive ones count.

@@ -164,7 +164,8 @@ def walk(
     """A walk along the zero-loss manifold, straight on as far as that goes.
 
     Each step goes along the tangent space, the null space of J, in the direction of the one before, and Gauss-Newton
-    corrections w ← w − J⁺(f(w) − y) lead back to zero loss; a step that they cannot bring back is halved.
+    corrections w ← w − J⁺(f(w) − y) lead back to zero loss; a step that they cannot bring back is halved, up to
+    19 times.
 
     Args:
         land: The landscape; its loss is one of squared errors. The walk begins at the point of zero loss that
