@@ -199,9 +199,11 @@ def test_xtrace_stops_where_its_error_is_small_enough():
 def test_a_range_that_is_found_gives_the_trace_itself():
     values = torch.zeros(60, dtype=torch.float64)
     values[:5] = torch.tensor([5.0, -2.0, 1.0, 1.0, 0.5])
-    found = trace(turned(values), method="xtrace", probes=40, tolerance=None)
+    known = Recorder(turned(values))
+    found = trace(known, method="xtrace", probes=40, tolerance=None)
     assert (found.value, found.se) == (pytest.approx(5.5, rel=1e-12), 0.0)
-    assert found.diagnostics["probes"] == 8
+    assert found.diagnostics == {"probes": 8, "products": known.products}
+    assert known.products == 8 + 5
     assert trace(torch.zeros(60, 60), method="xtrace", probes=40).diagnostics["probes"] == 8
 
 
@@ -218,6 +220,14 @@ def test_only_what_is_clear_of_rounding_is_negative(method):
         found = trace(Recorder(torch.diag(values), positive=True), method=method, probes=24, tolerance=None)
         assert [f.code for f in found.findings] == codes
         assert not trace(torch.diag(values), method=method, probes=24, tolerance=None).findings
+
+
+def test_nothing_in_a_range_is_not_below_zero():
+    # The range of e₁e₂ᵀ + e₂e₁ᵀ has both signs; a block that vanishes on it is not negative.
+    matrix = torch.zeros(60, 60, dtype=torch.float64)
+    matrix[0, 1] = matrix[1, 0] = 1.0
+    found = trace(Recorder(matrix, positive=True), method="xtrace", probes=24)
+    assert (found.value, [f.code for f in found.findings]) == (pytest.approx(0, abs=1e-14), ["CURV815"])
 
 
 def test_signs_are_one_for_each_generator():
