@@ -163,7 +163,7 @@ def width_exponent(values: Mapping[int, Sequence[float]], name: str = "width exp
         se = np.zeros_like(y)
     slope, error, excess = _line(x, y, se)
     half = len(x) // 2
-    wide, _, _ = _line(x[half:], y[half:], se[half:]) if len(x) - half > 1 else (slope, 0.0, 0.0)
+    wide, _, _ = _line(x[half:], y[half:], se[half:])
     findings: tuple[Finding, ...] = ()
     freedom = len(x) - 2
     if se.any() and excess > freedom + 4 * math.sqrt(2 * freedom):
