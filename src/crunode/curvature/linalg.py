@@ -273,9 +273,9 @@ def _xtrace(
             return 0.0, 0.0, count, count, 0.0
         basis, beyond = grown, torch.cat([beyond, _applied_in_parts(matrix, grown[:, basis.shape[1] :])], 1)
         core = (basis.T @ beyond).double()
-        lowest = min(lowest, float(torch.linalg.eigvalsh(core)[0] / core.norm().clamp(min=1e-300)))
+        lowest = min(lowest, float(torch.linalg.eigvalsh(core)[0] / core.norm()))
         if basis.shape[1] < count:  # the range has been found: every estimate is the trace itself
-            return float(core.trace()), 0.0, count, 2 * count, lowest
+            return float(core.trace()), 0.0, count, count + basis.shape[1], lowest
         small = _Small(
             core,
             (basis.T @ images).double(),
