@@ -142,7 +142,7 @@ def test_errors_are_those_of_forty_matrices_of_at_most_200_rows(monkeypatch):
 
 
 def test_stated_error_of_a_semicircle_is_that_of_its_trace():
-    """The mean eigenvalue of n × n matrices of variance σ²/n has the standard deviation √2 σ/n, and their size that of about σ/n."""
+    """The mean eigenvalue of matrices of variance σ²/n has the standard deviation √2 σ/n, their size about σ/n."""
     sigma, count = 1.5, 60
     fit = fit_bulk(even(semicircle(sigma, -3.0), count), "semicircle")
     assert fit.parameters["center"].se == pytest.approx(math.sqrt(2) * sigma / count, rel=0.35)

@@ -157,6 +157,12 @@ def test_edge_energy_of_a_shifted_semicircle():
     assert edge_energy(lambda e: point_mass(0.7 - e), 0.0, 2.0) == pytest.approx(0.7, rel=1e-12)
 
 
+def test_edge_energy_is_that_of_the_lowest_of_several_parts():
+    parts = Law(rates=(0.2, 0.2), jumps=(3.0, -3.0))
+    found = edge_energy(lambda e: parts + (10 - e), 0.0, 9.0)
+    assert found == pytest.approx(10 + parts.edges.min(), rel=1e-12)
+
+
 def test_distance_of_two_spectra_is_that_of_scipy():
     stats = pytest.importorskip("scipy.stats")
     rng = np.random.default_rng(0)
