@@ -34,7 +34,7 @@ class Minimum:
         return np.linalg.pinv(self.jacobian.T @ self.jacobian)
 
 
-def jacobian_at(function: Callable[[np.ndarray], np.ndarray], at: np.ndarray, scale: float = 1e-6) -> np.ndarray:
+def jacobian_at(function: Callable[[np.ndarray], np.ndarray], at: np.ndarray) -> np.ndarray:
     """Central difference quotients, shape (values, parameters).
 
     Example:
@@ -42,7 +42,7 @@ def jacobian_at(function: Callable[[np.ndarray], np.ndarray], at: np.ndarray, sc
         array([[2., 0.],
                [0., 6.]])
     """
-    steps = scale * np.maximum(np.abs(at), 1.0)
+    steps = 1e-6 * np.maximum(np.abs(at), 1.0)
     columns = [
         (function(at + h * e) - function(at - h * e)) / (2 * h) for h, e in zip(steps, np.eye(len(at)), strict=True)
     ]

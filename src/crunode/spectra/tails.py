@@ -104,7 +104,7 @@ def _fitted(tail: np.ndarray, low: float) -> tuple[float, float]:
 def _best(values: np.ndarray) -> tuple[int, float, float]:
     """Index, exponent and distance of the start at which the distance is least."""
     last = len(values) - _LEAST
-    starts = np.unique(np.linspace(0, last, min(_STARTS, last + 1)).astype(int))
+    starts = np.unique(np.linspace(0, last, _STARTS).astype(int))
     tails = [(int(k), *_fitted(values[k:], values[k])) for k in starts if values[k] < values[-1]]
     return min(tails, key=lambda found: found[2])
 
