@@ -17,11 +17,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
 
 from crunode.core.landscape import Landscape
 from crunode.core.rng import derived_seed, preserved_rng
-from crunode.curvature.jacobian import Evaluation, NoOutputs, hessian_sketch, jacobian_rows
+from crunode.curvature.jacobian import Evaluation, NoOutputs, hessian_sketch
 from crunode.curvature.rank import numeric_rank
 from crunode.curvature.spectrum import Spectrum, spectrum
 from crunode.errors import InputError
@@ -139,8 +138,8 @@ def singularity(landscape: Landscape, *, seed: int = 0) -> Singularity:
     flat: tuple[Flat, ...] = ()
     unexplained: int | None = None
     if here.method == "jacobian" and dim <= _MOST:
-        factor = _factor(seen, here)
-        families, tangents = known_symmetries(seen, factor, seed=derived_seed(seed, 71))
+        unused = here.unused if here.seen else None
+        families, tangents = known_symmetries(seen, unused, seed=derived_seed(seed, 71))
         flat = families
         unexplained = max(dim - here.rank.rank - tangents, 0)
     try:
@@ -191,18 +190,6 @@ def _verdict(here: Spectrum, dim: int, flat: tuple[Flat, ...], unexplained: int 
     if unexplained:
         known.append(f"{unexplained} not explained")
     return "singular", why + (f", of which {', '.join(known)}" if known else "")
-
-
-def _factor(seen: Evaluation, here: Spectrum) -> Tensor:
-    """R with RᵀR = JᵀJ, from all rows that the spectrum was taken from."""
-    count = here.examples
-    factor = torch.zeros(0, seen.dim, dtype=torch.float64, device=seen.center.device)
-    with preserved_rng():
-        for block in jacobian_rows(seen, torch.arange(count)):
-            factor = torch.cat([factor, block.jacobian])
-            if len(factor) > 2 * seen.dim:
-                factor = torch.linalg.qr(factor, mode="r").R
-    return factor
 
 
 def _hessian(seen: Evaluation, here: Spectrum) -> tuple[np.ndarray, int | None, int | None]:

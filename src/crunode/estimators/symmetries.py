@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -115,12 +116,12 @@ class _Moves:
         return self.seen._packing.ravel({**zero, **changed}).double()
 
 
-def known_symmetries(seen: Evaluation, factor: Tensor, *, seed: int) -> tuple[tuple[Flat, ...], int]:
+def known_symmetries(seen: Evaluation, unused: np.ndarray | None, *, seed: int) -> tuple[tuple[Flat, ...], int]:
     """Families of flat directions that have a known cause, and how many independent directions they have together.
 
     Args:
         seen: The evaluation of a landscape.
-        factor: R with RᵀR = JᵀJ for the Jacobian J of the outputs.
+        unused: Which parameters no output depends on, by the Jacobian; None where that is not known.
         seed: Random moves come from it.
 
     Example:
@@ -128,7 +129,7 @@ def known_symmetries(seen: Evaluation, factor: Tensor, *, seed: int) -> tuple[tu
         >>> net = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False)).double()
         >>> x = torch.randn(20, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         >>> seen = Evaluation(Landscape(net, (x, net(x).detach()), "gaussian"))
-        >>> families, count = known_symmetries(seen, torch.zeros(0, 8, dtype=torch.float64), seed=0)
+        >>> families, count = known_symmetries(seen, None, seed=0)
         >>> count, families[0].kind  # GL(2)
         (4, 'changes of basis between linear layers')
     """
@@ -136,7 +137,7 @@ def known_symmetries(seen: Evaluation, factor: Tensor, *, seed: int) -> tuple[tu
     found: list[Flat] = []
     basis = torch.zeros(0, seen.dim, dtype=torch.float64, device=seen.center.device)
     before = 0
-    for family in _families(moves, factor):
+    for family in _families(moves, unused):
         basis = torch.cat([basis, family.tangents])
         values = torch.linalg.svdvals(basis / basis.norm(dim=1, keepdim=True).clamp_min(1e-300))
         total = numeric_rank(values.cpu().numpy(), max(basis.shape), 1e-8).rank
@@ -148,14 +149,14 @@ def known_symmetries(seen: Evaluation, factor: Tensor, *, seed: int) -> tuple[tu
     return tuple(found), before
 
 
-def _families(moves: _Moves, factor: Tensor) -> Iterator[_Family]:
+def _families(moves: _Moves, unused: np.ndarray | None) -> Iterator[_Family]:
     pairs = list(_pairs(moves.weights))[:_MOST_PAIRS]
     for first, second, bias in pairs:
         yield from _between(moves, first, second, bias)
     for first, second, bias in pairs:
         yield from _units(moves, first, second, bias)
     yield from _shifts(moves)
-    yield from _unused(moves, factor)
+    yield from _unused(moves, unused)
 
 
 def _pairs(weights: dict[str, Tensor]) -> Iterator[tuple[str, str, str | None]]:
@@ -329,12 +330,11 @@ def _shifts(moves: _Moves) -> Iterator[_Family]:
             yield _Family("shifts of all logits", name, why, torch.stack(tangents), change)
 
 
-def _unused(moves: _Moves, factor: Tensor) -> Iterator[_Family]:
+def _unused(moves: _Moves, unused: np.ndarray | None) -> Iterator[_Family]:
     """Parameters that no output depends on."""
-    if not len(factor):
+    if unused is None:
         return
-    still = (factor == 0).all(0)
-    start = 0
+    still, start = torch.as_tensor(unused, device=moves.seen.center.device), 0
     for name, value in moves.weights.items():
         part = still[start : start + value.numel()].reshape(value.shape)
         start += value.numel()
