@@ -151,7 +151,7 @@ def merge_tree(
     with Progress(len(pairs), "merge tree") as bar:
         while True:
             levels = minimax(_matrix(losses, paths))
-            high = [p for p in pairs if p not in searched and levels[p] > floor[p] + gap * (1 + 1e-9)]
+            high = [p for p in pairs if p not in searched and levels[p] > floor[p] + gap]
             # Of the tree first: its pairs may join all others.
             tree = set(_spanning({p: paths[p].bound for p in pairs}, count))
             chosen = [p for p in high if p in tree] or high

@@ -146,12 +146,11 @@ def grow_strings(
 
 def _begun(heights: Heights, goal: Goal, generator: torch.Generator, caps: Caps) -> _String:
     points = goal.points.clone()
-    if len(points) > 2:
-        along = points[2:] - points[:-2]
-        goals = [goal] * len(along)
-        inner, values = _brought_down(heights, points[1:-1], along, goals, generator, caps.steps, nudged=False)
-        # Beads that stay above the level are left out: the piece over their place is refined anew.
-        points = torch.cat([points[:1], inner[values <= goal.level], points[-1:]])
+    along = points[2:] - points[:-2]
+    goals = [goal] * len(along)
+    inner, values = _brought_down(heights, points[1:-1], along, goals, generator, caps.steps, nudged=False)
+    # Beads that stay above the level are left out: the piece over their place is refined anew.
+    points = torch.cat([points[:1], inner[values <= goal.level], points[-1:]])
     pieces = len(points) - 1
     return _String(goal, list(points), [False] * pieces, [0] * pieces, [(torch.inf, 0)] * pieces)
 
