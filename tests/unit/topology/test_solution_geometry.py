@@ -1,5 +1,6 @@
 """Zero-loss sets and symmetries whose geometry is known: equations, walks, scales, orders and signs."""
 
+import itertools
 import math
 
 import numpy as np
@@ -33,17 +34,16 @@ def equations(function, start, targets, examples=1, loss="gaussian"):
     return Landscape(Equations(function, start), (torch.ones(examples, 1).double(), y), loss)
 
 
-@pytest.mark.parametrize(("loss", "factor"), [("gaussian", 1.0), (nn.functional.mse_loss, 1.0)])
-def test_equations_have_the_loss_and_derivatives_of_the_landscape(loss, factor):
+@pytest.mark.parametrize("loss", ["gaussian", nn.functional.mse_loss])
+def test_equations_have_the_loss_and_derivatives_of_the_landscape(loss):
     land = equations(lambda w: torch.stack([w[0] * w[1], w[2] ** 2]), [1.0, 2.0, 3.0], [1.0, 4.0], 3, loss)
     fit = SquaredErrors(land)
     w = rows([0.5, -1.0, 2.5])[0]
     assert fit.loss(fit.residual(w)) == pytest.approx(float(land.loss(w)), rel=1e-12)
     assert fit.shape == (6, 3)
     found = fit.factors(w)
-    slope = torch.autograd.functional.jacobian(fit.residual, w) if False else None
-    assert slope is None
-    dense = torch.stack([(fit.residual(w + 1e-6 * e) - fit.residual(w - 1e-6 * e)) / 2e-6 for e in torch.eye(3).double()], 1)
+    moves = 1e-6 * torch.eye(3, dtype=torch.float64)
+    dense = torch.stack([(fit.residual(w + e) - fit.residual(w - e)) / 2e-6 for e in moves], 1)
     torch.testing.assert_close(found.left @ torch.diag(found.values) @ found.right, dense, atol=1e-8, rtol=0)
     assert found.rank.rank == len(found.values) == 2
     residual = fit.residual(w)
@@ -179,15 +179,14 @@ class Nearly(nn.Module):
         return torch.tanh(x) + self.off
 
 
-@pytest.mark.parametrize(("dtype", "least"), [(torch.float64, 1e-6), (torch.float32, 1e-4)])
-def test_a_symmetry_changes_no_output_by_more_than_rounding_and_a_millionth(dtype, least):
+def test_a_symmetry_changes_no_output_by_more_than_a_millionth():
     for share, kinds in ((0.7, ("permutation", "sign")), (1.5, ("permutation",))):
-        net = two_layers(Nearly(0.0), 1).to(dtype)
-        land = scene(net, dtype=dtype)
-        largest = float(net(land.data.passes(99).__iter__().__next__()[0]).abs().max())
+        net = two_layers(Nearly(0.0), 1)
+        with torch.no_grad():
+            largest = max(float(net(x).abs().max()) for x, _ in scene(net).passes(99))
         # Turned, the unit gives −v(tanh(−z) + c) = v tanh(z) − vc: outputs move by 2vc.
-        net[1].off = share * least * largest / 2 / float(net[2].weight.detach().abs())
-        assert align(scene(net, dtype=dtype), net, net).symmetries == (kinds,)
+        net[1].off = share * 1e-6 * largest / 2 / float(net[2].weight.detach().abs())
+        assert align(scene(net), net, net).symmetries == (kinds,)
 
 
 def test_one_hidden_layer_is_matched_once(monkeypatch):
@@ -200,11 +199,10 @@ def test_one_hidden_layer_is_matched_once(monkeypatch):
 
 @pytest.mark.parametrize("kind", ["permutation", "sign"])
 def test_alignment_of_few_units_is_the_best_of_all_orders_and_signs(kind):
-    import itertools
-
     activation = nn.Tanh() if kind == "sign" else nn.GELU()
     net, other = two_layers(activation, 3, 3, 2), two_layers(activation, 3, 4, 2)
-    found = align(scene(net, 20) if False else Landscape(net, (torch.randn(9, 2).double(), torch.zeros(9, 2).double()), "gaussian"), net, other)
+    data = torch.randn(9, 2, generator=torch.Generator().manual_seed(2)).double(), torch.zeros(9, 2).double()
+    found = align(Landscape(net, data, "gaussian"), net, other)
     best = math.inf
     for order in itertools.permutations(range(3)):
         for signs in itertools.product((1.0, -1.0) if kind == "sign" else (1.0,), repeat=3):
@@ -213,11 +211,11 @@ def test_alignment_of_few_units_is_the_best_of_all_orders_and_signs(kind):
                 other[0].weight[o] * s[:, None] - net[0].weight, other[0].bias[o] * s - net[0].bias,
                 other[2].weight[:, o] * s - net[2].weight, other[2].bias - net[2].bias,
             ]  # fmt: skip
-            best = min(best, math.sqrt(sum(float(p.square().sum()) for p in parts)))
+            best = min(best, math.sqrt(sum(float(p.detach().square().sum()) for p in parts)))
     assert found.after == pytest.approx(best, rel=1e-9)
     whole = torch.cat([(p - q).flatten() for p, q in zip(net.parameters(), other.parameters(), strict=True)])
-    assert found.before == pytest.approx(float(whole.norm()), rel=1e-12)
-    land_weights = torch.cat([p.flatten() for p in net.parameters()])
+    assert found.before == pytest.approx(float(whole.detach().norm()), rel=1e-12)
+    land_weights = torch.cat([p.detach().flatten() for p in net.parameters()])
     assert float((found.weights - land_weights).norm()) == pytest.approx(found.after, rel=1e-9)
     assert found.change <= 1e-12
 
