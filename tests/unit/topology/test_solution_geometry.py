@@ -230,3 +230,28 @@ def test_scaled_units_come_to_the_nearest_scale():
     assert found.after < 1e-9 < 1 < found.before
     np.testing.assert_allclose(found.factors[0], 1 / factor.numpy(), rtol=1e-9)
     assert found.permutations[0].tolist() == [0, 1, 2, 3]
+
+
+def test_a_stride_a_million_times_too_long_is_given_up():
+    assert len(walk(ring(), 1, stride=2.0**17).path) == 2  # halved to a quarter or more
+    lost = walk(ring(), 2, stride=2.0**26)
+    assert [f.code for f in lost.findings] == ["TOPO1109"]
+    assert "after 0 of 2 steps" in lost.findings[0].message
+    assert (len(lost.path), lost.length.value, lost.distance.value) == (1, 0.0, 0.0)
+
+
+def test_rank_that_rounding_leaves_open_is_told():
+    """Equations of sizes that fall by tens through the rounding of doubles: no gap shows which are none."""
+    for sizes, codes in (
+        ([1.0, 1e-2, 1.0], []),
+        ([1.0, 1e-30, 1.0], ["TOPO1106"]),
+        ([10.0**-k for k in (0, 12, 13, 14, 15)], ["TOPO1107"]),
+    ):
+        start = [1.0] + [0.0] * (len(sizes) - 1)
+        scale = torch.tensor(sizes, dtype=torch.float64)
+        found = solution_dimension(equations(lambda w, scale=scale: scale * w, start, start))
+        assert [f.code for f in found.findings] == codes
+        low, high = (len(sizes) - found.dimension.value + s * found.dimension.systematic for s in (-1, 1))
+        assert (low, high) == (found.rank.low, found.rank.high)
+        assert found.full_rank == (codes == [])
+        assert found.rank.decided == (codes != ["TOPO1107"])
