@@ -133,7 +133,7 @@ def fit_bulk(
         picked, ranks = _picked(bulk)
         found = least_squares(lambda p, x=picked, y=ranks: _gaps(law_at, p, x, y), point)  # type: ignore[misc]
         point, converged = found.at, found.converged
-        kept = values[~_beyond(values, law_at(point))]
+        kept = values[~_beyond(values, law_at(point), resolution)]
         if len(kept) < 20:
             converged = False
             break
@@ -141,10 +141,10 @@ def fit_bulk(
         if same:
             break
     law = law_at(point)
-    outliers = values[_beyond(values, law)]
+    outliers = values[_beyond(values, law, resolution)]
     size = len(values) - len(outliers)
     steps, usual = _replicas(law_at, point, size, seed)
-    distance = kolmogorov_distance(values[~_beyond(values, law)], law, resolution) if size else 1.0
+    distance = kolmogorov_distance(values[~_beyond(values, law, resolution)], law, resolution) if size else 1.0
     findings = []
     if not converged:
         findings.append(Finding.of("SPEC1002", f"family {family}"))
@@ -208,13 +208,13 @@ def _gaps(law_at: Callable[[np.ndarray], Law], point: np.ndarray, x: np.ndarray,
     return at - shares
 
 
-def _beyond(values: np.ndarray, law: Law) -> np.ndarray:
+def _beyond(values: np.ndarray, law: Law, resolution: float) -> np.ndarray:
     """Which eigenvalues are outside the support by more than extreme ones of the law are."""
     with np.errstate(invalid="ignore"):
         room = _BEYOND * (law.edge_slopes * len(values)) ** (-2 / 3)
     low, high = law.edges[:, 0] - room[:, 0], law.edges[:, 1] + room[:, 1]
     near = ((values[:, None] >= low) & (values[:, None] <= high)).any(1)
-    tiny = 1e-9 * np.abs(values).max()
+    tiny = resolution * np.abs(values).max()
     for at, _ in law.atoms:
         near |= np.abs(values - at) <= tiny
     # Only what is left or right of everything is an outlier; gaps inside the support are a matter of the distance.

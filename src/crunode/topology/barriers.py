@@ -129,7 +129,9 @@ def barrier(
     heights = Heights(landscape)
     losses = heights.values(torch.stack([one, other])).tolist()
     found = {"line": examine_path(heights, torch.stack([one, other]))}
-    top, rise = max(losses), found["line"].largest - max(losses)
+    top = max(losses)
+    # Where no grid point is above the ends, what may be between grid points; a rise of zero would never be reached.
+    rise = found["line"].largest - top or found["line"].bound - top
     least = top + tolerance * rise
     descent = None
     generator = torch.Generator().manual_seed(derived_seed(seed, 1))

@@ -71,6 +71,30 @@ def test_slopes_at_the_edges_of_marchenko_pastur():
     assert np.isinf(marchenko_pastur(1.0).edge_slopes[0, 0])
 
 
+def test_laws_are_shifted_scaled_and_added_in_every_part():
+    law = Law(0.5, 0.3, (0.2,), (3.0,))
+    assert law + law == Law(1.0, 0.6, (0.4,), (3.0,))
+    assert -2.0 * law == Law(-1.0, 4 * 0.3, (0.2,), (-6.0,))
+    assert law - 1.5 == Law(-1.0, 0.3, (0.2,), (3.0,))
+    assert -law == Law(-0.5, 0.3, (0.2,), (-3.0,))
+
+
+@pytest.mark.parametrize("order", [1, 2, 5])
+def test_there_are_as_many_moments_as_asked_for(order):
+    """Catalan numbers for a semicircle; a shift of one gives their binomial sums."""
+    catalan = [1.0, 0, 1, 0, 2, 0]
+    expected = [sum(math.comb(k, j) * catalan[j] for j in range(k + 1)) for k in range(1, order + 1)]
+    assert semicircle(1.0, 1.0).moments(order).tolist() == pytest.approx(expected)
+
+
+def test_density_is_that_of_marchenko_pastur_on_and_off_its_support():
+    law, x = marchenko_pastur(0.25), np.array([0.1, 0.25001, 1.0, 2.2, 2.25, 5.0])
+    low, high = 0.25, 2.25
+    expected = np.sqrt(np.clip((x - low) * (high - x), 0, None)) / (2 * math.pi * 0.25 * x)
+    np.testing.assert_allclose(law.density(x), expected, atol=1e-12)
+    np.testing.assert_allclose(law.density(x[:, None])[:, 0], expected, atol=1e-12)
+
+
 def test_density_at_the_ends_of_the_support():
     assert semicircle(1.0).density([-2.0, 2.0]).tolist() == [0, 0]
     square = marchenko_pastur(1.0)
@@ -253,6 +277,7 @@ def test_least_squares_never_step_to_where_there_is_nothing():
     found = least_squares(gaps, np.array([0.0, 8.0]))
     np.testing.assert_allclose(found.at, [2.0, 1.0], atol=1e-8)
     assert found.converged
-    lost = least_squares(lambda p: 0 * p + 1, np.array([1.0, 2.0]))
+    lost = least_squares(lambda p: np.array([1.0, 1.0, 1.0]) + 0 * p.sum(), np.array([1.0, 2.0]))
     assert not lost.converged
     assert lost.at.tolist() == [1.0, 2.0]
+    assert lost.residuals.tolist() == [1.0] * 3
