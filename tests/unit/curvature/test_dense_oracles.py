@@ -217,8 +217,10 @@ def test_only_what_is_clear_of_rounding_is_negative(method):
         else:
             values = torch.tensor([1.0, -1.0 - off], dtype=torch.float64).repeat(50)
         codes = codes if method != "hutch++" else []  # in the range, which is looked at as a whole
-        found = trace(Recorder(torch.diag(values), positive=True), method=method, probes=24, tolerance=None)
-        assert [f.code for f in found.findings] == codes
+        for scale in (1e-9, 1.0, 1e9):
+            known = Recorder(scale * torch.diag(values), positive=True)
+            found = trace(known, method=method, probes=24, tolerance=None)
+            assert [f.code for f in found.findings] == codes
         assert not trace(torch.diag(values), method=method, probes=24, tolerance=None).findings
 
 
