@@ -107,6 +107,20 @@ def test_rounded_outputs_are_close_enough_where_rounding_is_small(coarse, arrive
         assert float(found.norm()) == pytest.approx(1, abs=1e-6)
 
 
+def test_a_residual_is_held_against_how_far_the_point_is_from_the_center():
+    for far, arrives in ((0.3, True), (1e-4, False)):
+        ring = Known(circle, (1.0, 0.0))
+        exact = ring.residual
+        ring.residual = lambda w, exact=exact: exact(w) + 1e-9 * exact(w).sign()
+        assert (into_valley(ring, point(1.0 + far, far)) is not None) == arrives
+
+
+def test_a_slope_that_dies_away_on_the_way_is_none():
+    double = Known(lambda w: w[:1] ** 2, (0.0, 1.0))
+    double.resolution = 1e-6  # would be reached, by steps that go half the way each
+    assert into_valley(double, point(0.5, 2.0)) is None
+
+
 def rows(outputs, others=None):
     return Rows(outputs, others, 0.0, 0.0, 0)
 
