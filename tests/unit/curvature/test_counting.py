@@ -86,6 +86,12 @@ def test_inertia_counts_eigenvalues_where_none_is_near(seed):
     assert clear_count(torch.eye(4, dtype=torch.float64), 1e-3, 1e-4) is None
 
 
+def test_inertia_is_clear_where_nothing_is_between_a_tenth_and_a_hundredth_of_the_cut():
+    for root, found in ((1.5e-4, 3), (0.7e-4, None), (1.5e-5, None), (0.7e-5, 2)):
+        gram = torch.diag(torch.tensor([4.0, 1.0, 4 * root**2], dtype=torch.float64))
+        assert clear_count(gram, 1e-3, 1e-6) == found
+
+
 @pytest.mark.parametrize("size", [1, 2, 9])
 def test_the_largest_eigenvalue_by_power_iteration(size):
     chance = torch.Generator().manual_seed(size)

@@ -217,6 +217,18 @@ def test_factors_of_a_softmax_are_taken_for_losses_that_have_them(dtype):
     torch.testing.assert_close(factors, softmax_factors(outputs))
 
 
+def test_a_loss_that_is_nearly_that_of_a_softmax_has_its_own_factors():
+    def near(outputs, target):
+        return outputs.logsumexp(1) - (outputs * target).sum(1) + 1e-6 * outputs.square().sum(1)
+
+    land = cr.Landscape(net(3, 4, 3), (normal(9, 3), F.one_hot(torch.arange(9) % 3, 3).double()), near)
+    (batch,) = land.passes()
+    outputs, _ = dense(land)
+    factors = loss_factors(land, outputs, batch)
+    want = seconds(outputs, "cross-entropy") + 2e-6 * torch.eye(3, dtype=torch.float64)
+    torch.testing.assert_close(factors.mT @ factors, want, rtol=1e-8, atol=1e-9)
+
+
 @pytest.mark.parametrize("size", [1, 3, 9])
 @pytest.mark.parametrize("batches", [False, True])
 def test_chosen_examples_come_in_their_order(size, batches):

@@ -9,7 +9,7 @@ from torch import nn
 import crunode as cr
 from crunode.curvature.balanced import Balanced
 from crunode.curvature.gram import ExampleRows, are_close, damped_solve, row_weights
-from crunode.curvature.natural import _solved, _solved_by_drawn
+from crunode.curvature.natural import NaturalGradient, _solved, _solved_by_drawn
 from crunode.curvature.online_fisher import OnlineFisher, online_direction
 from crunode.curvature.product_basis import ProductBasis
 from crunode.curvature.products import Chunks, pulled
@@ -112,6 +112,17 @@ def test_solves_for_the_rows_of_the_fisher_matrix_are_dense_ones():
         torch.testing.assert_close(both.T @ other.coefficients, want)
         assert (other.trace, other.kappa) == (pytest.approx(float(fisher.trace())), pytest.approx(kappa))
         assert other.gradient_norm == pytest.approx(float(gradient.norm()))
+
+
+@pytest.mark.parametrize(("count", "codes"), [(8, []), (7, ["CURV832"])])
+@pytest.mark.filterwarnings("ignore::crunode.errors.DiagnosticWarning")
+def test_a_trace_from_drawn_labels_is_to_be_known_to_half_of_its_value(count, codes):
+    # Of two labels alike each is a surprise every other time; the trace is known to one over the root of how many.
+    model = nn.Linear(2, 2, bias=False).double()
+    nn.init.zeros_(model.weight)
+    optimizer = NaturalGradient(model, nn.functional.cross_entropy, lr=0.0, fisher="sampled")
+    optimizer.step(torch.ones(count, 2, dtype=torch.float64), torch.arange(count) % 2)
+    assert [f.code for f in optimizer.last.findings] == codes
 
 
 def test_one_part_gives_the_inverse_itself():

@@ -219,6 +219,15 @@ def test_a_trace_says_what_its_parts_were():
     assert (found.name, plain.name) == ("hessian_trace", "ggn_trace")
 
 
+def test_products_with_the_whole_hessian_are_all_there_is_where_they_are_asked_for():
+    given = land()
+    found = hessian_trace(given, method="hutchinson", tolerance=1e-6)
+    assert found.value == pytest.approx(float(whole(given)[0].sum()))
+    assert (found.diagnostics["zeros"], found.diagnostics["layers"]) == (0.0, [])
+    assert found.diagnostics["method"] == "exact products"
+    assert [f.code for f in found.findings] == []
+
+
 def test_what_is_outside_of_layers_is_told_and_counted():
     class Scaled(nn.Module):
         def __init__(self):

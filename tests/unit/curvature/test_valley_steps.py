@@ -31,7 +31,7 @@ class Known:
 
     def at(self, w):
         self.looked += 1
-        j = torch.func.jacrev(self.function)(w)
+        j = torch.autograd.functional.jacobian(self.function, w)
         gram = j @ j.T
         top = float(torch.linalg.eigvalsh(gram)[-1])
 
@@ -209,6 +209,7 @@ def test_a_center_is_smooth_where_ranks_around_are_its_own():
     assert not around((7.0, 0.0), (7.6, 0.0))
     assert not around((7.0, 0.0), (9.1, 2.0))
     assert not around()
+    assert Valley(7.0, (), (), (), 5, 10, 3, "dense").beyond == 0
 
 
 class Walk(_Walk):
