@@ -19,7 +19,7 @@ from crunode.core.landscape import Landscape
 from crunode.curvature.jacobian import Evaluation, output_jacobian, output_roots, selected
 from crunode.curvature.kronecker import Kronecker
 
-__all__ = ["Dense", "DenseMap", "Linear", "OutputMap", "Random", "counted", "dense_rows", "largest", "plainly_counted"]
+__all__ = ["Dense", "DenseMap", "Linear", "OutputMap", "Random", "counted", "counted_rows", "dense_rows", "largest"]
 
 Random = Callable[[int], Tensor]
 
@@ -255,7 +255,7 @@ class Dense:
             values = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt().flip(0).cpu()
             found = counted(values, SCALED_CUT, band, 3 * math.sqrt(len(values) * torch.finfo(values.dtype).eps))
         if found[1] and len(gram) <= FEW:
-            found = min(found, plainly_counted(rows, cut, band), key=lambda pair: pair[1])
+            found = min(found, counted_rows(rows, cut, band), key=lambda pair: pair[1])
         return found
 
     def _root(self) -> Tensor:
@@ -325,11 +325,11 @@ def counted(values: Tensor, cut: float, band: float, floor: float) -> tuple[floa
     return float(found), (high - low) / 2
 
 
-def plainly_counted(rows: Tensor, cut: float, band: float) -> tuple[float, float]:
+def counted_rows(rows: Tensor, cut: float, band: float) -> tuple[float, float]:
     """The same from the rows of a matrix, which may be more or less than its columns, with noise far below the cut.
 
     Example:
-        >>> plainly_counted(torch.diag(torch.tensor([1.0, 0.1, 1e-9])), 1e-5, 10.0)
+        >>> counted_rows(torch.diag(torch.tensor([1.0, 0.1, 1e-9])), 1e-5, 10.0)
         (2.0, 0.0)
     """
     small = rows if len(rows) <= rows.shape[1] else rows.T
