@@ -249,3 +249,17 @@ def test_what_other_rows_show_is_relative_to_what_all_show():
     assert linear.misses(others, step) == pytest.approx(shown / usual)
     row = linear.rows[0]
     assert linear.misses(others, row) == 0.0  # nothing of it is in the kernel
+
+
+def test_what_other_rows_show_without_matrices_is_relative_to_what_these_do():
+    seen, dense, free = maps(torch.arange(3))
+    others = OutputMap(seen, torch.arange(3, 20))
+    j = jacobian(dense, seen.center)
+    there = jacobian(others, seen.center)
+    products = free.at(seen.center)
+    b = torch.stack([products.scaling.push(one, 1e-12) for one in torch.eye(43, dtype=torch.float64)], 1)
+    step = torch.randn(43, generator=torch.Generator().manual_seed(4), dtype=torch.float64)
+    rest = step - torch.linalg.pinv(j @ b) @ (j @ b @ step)
+    shown = float((there @ b @ rest).square().sum()) / others.rows
+    usual = float((j @ b @ step).square().sum()) / free.rows
+    assert products.misses(others, step) == pytest.approx(shown / usual, rel=0.05)
