@@ -237,7 +237,10 @@ class Moments:
         return self._few
 
     def factors(self) -> Factors:
-        """Eigenvectors of both sides with eigenvalues whose products are those of K."""
+        """Eigenvectors of both sides with eigenvalues whose products are those of K.
+
+        Where gradients were too few for all directions, nine tenths are what they show and a tenth is the mean.
+        """
         sides: list[tuple[Tensor | None, Tensor]] = []
         for side, length, few in zip(self._turned(), self.shape, self._few, strict=True):
             if side is None:

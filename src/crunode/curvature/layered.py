@@ -16,7 +16,7 @@ from torch import Tensor
 from crunode.core.data import map_tree
 from crunode.curvature.gram import are_close, row_weights
 from crunode.curvature.jacobian import Evaluation
-from crunode.curvature.outputs import FEW, NOISE, SCALED_CUT, STRONG, Dense, DenseMap, Random, counted, largest
+from crunode.curvature.outputs import FEW, SCALED_CUT, STRONG, Dense, DenseMap, Random, counted, counted_rows, largest
 from crunode.curvature.rank import clear_count
 from crunode.curvature.signals import OuterRows, Recorder
 
@@ -294,10 +294,7 @@ class Layered(Dense):
             return float(clear), 0.0
         found = counted(torch.linalg.eigvalsh(gram).clamp(min=0).sqrt().flip(0), SCALED_CUT, band, floor)
         if found[1] and len(gram) <= FEW:
-            rows = self._held()
-            small = rows if len(rows) <= rows.shape[1] else rows.T
-            plain = counted(torch.linalg.svdvals(torch.linalg.qr(small.T, mode="r").R), cut, band, cut * NOISE)
-            found = min(found, plain, key=lambda pair: pair[1])
+            found = min(found, counted_rows(self._held(), cut, band), key=lambda pair: pair[1])
         return found
 
     def _scaled(self) -> Tensor:

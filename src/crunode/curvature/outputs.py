@@ -19,7 +19,7 @@ from crunode.core.landscape import Landscape
 from crunode.curvature.jacobian import Evaluation, output_jacobian, output_roots, selected
 from crunode.curvature.kronecker import Kronecker
 
-__all__ = ["Dense", "DenseMap", "Linear", "OutputMap", "Random", "counted", "dense_rows", "largest"]
+__all__ = ["Dense", "DenseMap", "Linear", "OutputMap", "Random", "counted", "counted_rows", "dense_rows", "largest"]
 
 Random = Callable[[int], Tensor]
 
@@ -39,7 +39,7 @@ _WIDER = 30.0
 # Between singular values that count and those that do not, where that is to be clear.
 _GAP = 10.0
 # How far below the cut noise begins.
-NOISE = 1e-2
+_NOISE = 1e-2
 # τ of the scaling, above the squares of what steps into the valley leave, and the cut for what is scaled.
 STRONG, SCALED_CUT = 1e-12, 1e-3
 
@@ -255,9 +255,7 @@ class Dense:
             values = torch.linalg.eigvalsh(gram).clamp(min=0).sqrt().flip(0).cpu()
             found = counted(values, SCALED_CUT, band, 3 * math.sqrt(len(values) * torch.finfo(values.dtype).eps))
         if found[1] and len(gram) <= FEW:
-            small = rows if len(rows) <= rows.shape[1] else rows.T
-            plain = counted(torch.linalg.svdvals(torch.linalg.qr(small.T, mode="r").R).cpu(), cut, band, cut * NOISE)
-            found = min(found, plain, key=lambda pair: pair[1])
+            found = min(found, counted_rows(rows, cut, band), key=lambda pair: pair[1])
         return found
 
     def _root(self) -> Tensor:
@@ -325,6 +323,18 @@ def counted(values: Tensor, cut: float, band: float, floor: float) -> tuple[floa
         return float(best + 1), 0.0
     low, found, high = (int((padded > max(cut * f, 1.001 * floor)).sum()) for f in (band, 1.0, 1 / band))
     return float(found), (high - low) / 2
+
+
+def counted_rows(rows: Tensor, cut: float, band: float) -> tuple[float, float]:
+    """The same from the rows of a matrix, which may be more or less than its columns, with noise far below the cut.
+
+    Example:
+        >>> counted_rows(torch.diag(torch.tensor([1.0, 0.1, 1e-9])), 1e-5, 10.0)
+        (2.0, 0.0)
+    """
+    small = rows if len(rows) <= rows.shape[1] else rows.T
+    values = torch.linalg.svdvals(torch.linalg.qr(small.T, mode="r").R).cpu()
+    return counted(values, cut, band, cut * _NOISE)
 
 
 def _smoothly_counted(gram: Tensor, cut: float, band: float) -> tuple[float, float]:

@@ -116,6 +116,7 @@ def test_as_many_products_as_rows_are_all_columns():
         exact, sampled = (trace(Recorder(MATRIX), method=method, probes=n, tolerance=None) for n in (50, 49))
         assert (exact.spec["method"], sampled.spec["method"]) == ("exact", method)
         assert exact.diagnostics == {"probes": 50, "products": 50}
+        assert exact.value == pytest.approx(50)
         assert sampled.se > 0 == exact.se
     assert diagonal(MATRIX, probes=49).spec["method"] == "signs"
 
@@ -127,9 +128,10 @@ def test_nothing_is_found_to_be_nothing_at_the_first_look(ask):
     assert found.findings == ()
 
 
-@pytest.mark.parametrize("probes", [12, 23, 24, 25, 40])
+@pytest.mark.parametrize("probes", [12, 23, 24, 25, 40, 60])
 def test_hutch_plus_is_a_third_sketch_a_third_its_range_and_a_third_signs(probes):
-    known, a = Recorder(MATRIX), MATRIX.numpy()
+    matrix = turned(torch.linspace(-1, 3, 50 if probes < 50 else 70))
+    known, a = Recorder(matrix), matrix.numpy()
     found = trace(known, method="hutch++", probes=probes, tolerance=None)
     assert known.products == found.diagnostics["products"] == probes
     sketch, third = known.vectors[:, : probes // 3], probes // 3
@@ -217,8 +219,10 @@ def test_only_what_is_clear_of_rounding_is_negative(method):
         else:
             values = torch.tensor([1.0, -1.0 - off], dtype=torch.float64).repeat(50)
         codes = codes if method != "hutch++" else []  # in the range, which is looked at as a whole
-        found = trace(Recorder(torch.diag(values), positive=True), method=method, probes=24, tolerance=None)
-        assert [f.code for f in found.findings] == codes
+        for scale in (1e-9, 1.0, 1e9):
+            known = Recorder(scale * torch.diag(values), positive=True)
+            found = trace(known, method=method, probes=24, tolerance=None)
+            assert [f.code for f in found.findings] == codes
         assert not trace(torch.diag(values), method=method, probes=24, tolerance=None).findings
 
 
@@ -293,6 +297,16 @@ def test_steps_end_where_all_residuals_are_small_enough(k):
     assert top_eigenvalues(matrix, k, steps=4, tolerance=1e-2).findings[0].code == "CURV813"
 
 
+def test_the_worst_of_several_residuals_has_to_be_small_enough():
+    matrix = turned(torch.cat([torch.linspace(-1, 1, 98), torch.tensor([1.02, 50.0])]))
+    found = top_eigenvalues(matrix, 2, steps=8, tolerance=None)
+    low, high = found.errors.min() / 50, found.errors.max() / 50
+    assert 10 * low < high
+    for tolerance, codes in ((0.9 * high, ["CURV813"]), (1.1 * high, [])):
+        told = top_eigenvalues(matrix, 2, steps=8, tolerance=float(tolerance))
+        assert [f.code for f in told.findings] == codes
+
+
 def test_as_many_steps_as_rows_pay_for_all_columns():
     matrix = turned(torch.linspace(-5, 3, 12))
     for steps, k, method in ((12, 1, "exact"), (11, 1, "block lanczos"), (4, 3, "exact"), (3, 3, "block lanczos")):
@@ -321,6 +335,11 @@ def test_the_largest_of_a_matrix_said_to_be_positive_is_not_negative():
     said = top_eigenvalues(Recorder(negative, positive=True), 1, steps=20, tolerance=None)
     assert [f.code for f in said.findings] == ["CURV815"]
     assert top_eigenvalues(Recorder(negative), 1, steps=20, tolerance=None).findings == ()
+    # Where an eigenvalue above zero may be within the residual, none is proved to be below.
+    wide = torch.diag(torch.cat([torch.linspace(-2, -0.5, 59), torch.tensor([1.0])]).double())
+    vague = top_eigenvalues(Recorder(wide, positive=True), 1, steps=2, tolerance=None)
+    assert vague.values[0] < 0 < vague.values[0] + vague.errors[0]
+    assert vague.findings == ()
     nothing = torch.diag(torch.full((60,), -1e-18).double())
     nothing[0, 0] = 1.0
     assert top_eigenvalues(Recorder(nothing, positive=True), 1, steps=20).findings == ()

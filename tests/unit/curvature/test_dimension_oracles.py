@@ -7,7 +7,7 @@ import pytest
 import scipy.stats
 import torch
 
-from crunode.curvature.dimension import matrix_rank, participation_ratio, sharpness
+from crunode.curvature.dimension import _node_errors, matrix_rank, participation_ratio, sharpness
 from crunode.curvature.linalg import trace
 
 SIZE = 60
@@ -130,3 +130,17 @@ def test_resolution_is_some_rounding_and_more_in_single_precision():
         assert spec["resolution"] == pytest.approx(30 * more * torch.finfo(dtype).eps)
         assert (spec["products"], spec["probes"], spec["steps"], spec["size"]) == (256, 8, 64, 4)
     assert matrix_rank(torch.diag(torch.tensor([1.0, 1e-3, 1e-9])), resolution=1e-2).value == 2
+
+
+def test_a_node_that_is_clear_of_others_is_nearer_to_an_eigenvalue_than_its_residual():
+    # Temple's bound r²/δ, where δ is what is left of the distance to the next node.
+    found = _node_errors(np.array([0.0, 1.0, 3.0, 3.15]), np.array([0.1, 0.2, 0.1, 0.1]))
+    assert found == pytest.approx([0.01 / 0.9, 0.04 / 0.8, 0.1, 0.1])
+    assert _node_errors(np.array([2.0]), np.array([0.5])) == pytest.approx([0.0])
+    assert _node_errors(np.array([0.0, 1.0]), np.array([0.0, 0.0])).tolist() == [0.0, 0.0]
+
+
+def test_names_are_those_of_what_was_asked_for():
+    assert sharpness(MATRIX).name == "sharpness"
+    assert matrix_rank(MATRIX).name == "rank"
+    assert participation_ratio(MATRIX).name == "participation ratio"

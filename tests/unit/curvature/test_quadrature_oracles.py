@@ -319,6 +319,7 @@ def test_masses_are_spread_as_far_as_residuals_reach_and_half_way_to_neighbours(
     assert found.mass(-5.0, 9.0).value == pytest.approx(1.0)
     assert found.mass(-5.0, 9.0).systematic == 0
     assert found.mass(-1.0, 1.0).diagnostics == {"probes": 1}
+    assert (found.mass(-1.0, 1.0).se, found.systematic) == (0, 0)
 
 
 def test_moments_are_means_over_starts():

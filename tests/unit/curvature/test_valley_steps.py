@@ -1,0 +1,335 @@
+"""Steps into valleys that are known, what is smooth there, and which pieces of a valley are followed to its center."""
+
+import math
+from types import SimpleNamespace
+
+import pytest
+import torch
+
+from crunode.curvature.rounding import unrounded
+from crunode.curvature.surroundings import Surroundings
+from crunode.curvature.valley import Valley, _same, _sank, _Smooth, _Walk
+from crunode.curvature.valley_rows import Rows
+from crunode.curvature.valley_steps import into_valley, is_smooth
+
+
+class Known:
+    """A map of few numbers with matrices for its linear part; zero at the center."""
+
+    resolution, flat, chords = 1e-12, 1e-12, 0
+
+    def __init__(self, function, center, chords=0, coarse=0.0):
+        self.function, self.chords, self.coarse = function, chords, coarse
+        center = torch.tensor(center, dtype=torch.float64)
+        self.seen, self.asked, self.looked = SimpleNamespace(center=center), 0, 0
+        self.rows = len(function(center))
+
+    def residual(self, w):
+        self.asked += 1
+        value = self.function(w) - self.function(self.seen.center)
+        return (value / self.coarse).round() * self.coarse if self.coarse else value
+
+    def at(self, w):
+        self.looked += 1
+        j = torch.autograd.functional.jacobian(self.function, w)
+        gram = j @ j.T
+        top = float(torch.linalg.eigvalsh(gram)[-1])
+
+        def solve(residual, damping):
+            eye = torch.eye(len(j), dtype=torch.float64)
+            return j.T @ torch.linalg.solve(gram + max(damping * top, 1e-300) * eye, residual)
+
+        def kernel(step):
+            return step - torch.linalg.pinv(j) @ (j @ step)
+
+        return SimpleNamespace(top=top, solve=solve, kernel=kernel)
+
+
+def circle(w):
+    return (w.square().sum() - 1)[None]
+
+
+PLANE = torch.tensor([[1.0, 2.0, -1.0], [0.0, 1.0, 3.0]], dtype=torch.float64)
+
+
+def point(*values):
+    return torch.tensor(values, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("chords", [0, 4])
+@pytest.mark.parametrize("scale", [1e-6, 1.0, 1e6])
+def test_steps_lead_to_the_valley_whatever_its_scale(chords, scale):
+    plane = Known(lambda w: scale * (PLANE @ w), (1.0, 0.0, 0.0), chords)
+    start = point(2.0, 1.0, -0.5)
+    found = into_valley(plane, start)
+    away = start - plane.seen.center
+    nearest = start - torch.linalg.pinv(PLANE) @ (PLANE @ away)
+    torch.testing.assert_close(found, nearest, rtol=1e-9, atol=1e-9)  # no step has a part along the valley
+    ring = Known(lambda w: scale * circle(w), (1.0, 0.0), chords)
+    for start in (point(1.3, 0.4), point(0.2, 0.3)):
+        found = into_valley(ring, start)
+        assert float(found.norm()) == pytest.approx(1, rel=1e-11)
+        torch.testing.assert_close(found / found.norm(), start / start.norm())
+    assert into_valley(ring, point(0.0, 1.0)).tolist() == [0.0, 1.0]
+
+
+def test_further_steps_by_the_same_matrices_save_matrices():
+    looked = []
+    for chords in (0, 4):
+        ring = Known(circle, (1.0, 0.0), chords)
+        into_valley(ring, point(1.1, 0.3))
+        looked.append(ring.looked)
+    assert looked[1] < looked[0]
+
+
+def test_too_few_steps_do_not_arrive():
+    ring = Known(circle, (1.0, 0.0))
+    assert into_valley(ring, point(2.0, 0.4), steps=2) is None
+    assert ring.looked == 2
+
+
+def test_a_valley_on_which_nothing_has_a_slope_is_none():
+    cube = Known(lambda w: w[:1] ** 3, (0.0, 1.0))
+    assert into_valley(cube, point(0.5, 1.2)) is None
+    nowhere = Known(lambda w: 0 * w[:1], (0.0, 1.0))
+    assert into_valley(nowhere, point(0.5, 1.2)) is None
+
+
+@pytest.mark.parametrize(("coarse", "arrives"), [(1e-8, True), (1e-3, False)])
+def test_rounded_outputs_are_close_enough_where_rounding_is_small(coarse, arrives):
+    # Coarse outputs are never quite zero: a constant half a step off.
+    ring = Known(circle, (1.0, 0.0))
+    shifted = ring.residual
+    ring.residual = lambda w: shifted(w) + coarse * torch.cos(1e9 * w.sum())[None]
+    found = into_valley(ring, point(1.2, 0.4))
+    assert (found is not None) == arrives
+    if arrives:
+        assert float(found.norm()) == pytest.approx(1, abs=1e-6)
+
+
+def test_a_residual_is_held_against_how_far_the_point_is_from_the_center():
+    for far, arrives in ((0.3, True), (1e-4, False)):
+        ring = Known(circle, (1.0, 0.0))
+        exact = ring.residual
+        ring.residual = lambda w, exact=exact: exact(w) + 1e-9 * exact(w).sign()
+        assert (into_valley(ring, point(1.0 + far, far)) is not None) == arrives
+
+
+def test_a_slope_that_dies_away_on_the_way_is_none():
+    double = Known(lambda w: w[:1] ** 2, (0.0, 1.0))
+    double.resolution = 1e-6  # would be reached, by steps that go half the way each
+    assert into_valley(double, point(0.5, 2.0)) is None
+
+
+def rows(outputs, others=None):
+    return Rows(outputs, others, 0.0, 0.0, 0)
+
+
+CROSS = (lambda w: (w[0] * w[1])[None], (0.0, 0.0))
+
+
+def test_a_point_is_smooth_where_the_valley_bends_to_second_order_only():
+    ring = Known(circle, (1.0, 0.0))
+    for angle in (0.0, 0.7):
+        at = point(math.cos(angle), math.sin(angle))
+        assert is_smooth(rows(ring), at, point(0.8, -1.1))
+    cross = Known(*CROSS)
+    assert is_smooth(rows(cross), point(1.0, 0.0), point(1.0, 0.5))
+    assert not is_smooth(rows(cross), point(0.0, 0.0), point(1.0, 0.5))
+    kinked = Known(lambda w: (w[1] - w[0].abs())[None], (0.0, 0.0))
+    assert is_smooth(rows(kinked), point(0.5, 0.5), point(1.0, 0.3))
+    sharp = Known(lambda w: (w[1] + 3e5 * w[0].square())[None], (0.0, 0.0))
+    assert not is_smooth(rows(sharp), point(0.0, 0.0), point(1e3, 0.0))
+    assert is_smooth(rows(sharp), point(0.0, 0.0), point(1e-3, 0.0))
+
+
+def test_a_point_whose_kernel_is_nothing_is_smooth():
+    whole = Known(lambda w: w, (0.3, 0.1))
+    assert is_smooth(rows(whole), point(0.3, 0.1), point(1.0, 2.0))
+
+
+def test_others_have_to_be_predicted_as_at_the_center_at_both_points():
+    plane = Known(lambda w: w[:1], (0.0, 1.0, 1.0))
+    step = point(0.1, 1.0, 0.2)
+    for function, smooth in (
+        (lambda w: w[:1] * 2, True),
+        (lambda w: w[:1] + w[1:2] - 1, False),  # the step shows in others
+        (lambda w: 1e-9 * w[1:2], True),
+    ):
+        others = Known(function, (0.0, 1.0, 1.0))
+        assert is_smooth(rows(plane, others), point(0.0, 1.0, 1.0), step) == smooth
+    there = Known(lambda w: (w[2] - 1)[None] ** 3, (0.0, 1.0, 1.0))
+    assert is_smooth(rows(plane, there), point(0.0, 1.0, 1.0), step)
+    assert not is_smooth(rows(plane, there), point(0.0, 1.0, 2.0), step)  # others are off from the beginning
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ((5.0, 0.0), (5.0, 0.0), True),
+        ((5.0, 0.0), (5.5, 0.0), True),
+        ((5.0, 0.0), (5.6, 0.0), False),
+        ((500.0, 3.0), (509.0, 4.0), True),  # twice the error of the difference, 5
+        ((500.0, 3.0), (511.0, 4.0), False),
+        ((511.0, 4.0), (500.0, 3.0), False),
+        ((100.0, 3.0), (100.0, 4.0), False),  # too uncertain to be alike
+    ],
+)
+def test_ranks_agree_as_far_as_they_are_certain(one, other, same):
+    assert _same(one, other) == same
+
+
+def made(rank, distance, error=0.0, **others):
+    return _Smooth(rank, error, distance, point(distance, 0.0), **others)
+
+
+def test_errors_below_a_half_or_two_percent_are_clear():
+    assert made(3.0, 0.1, 0.5).clear
+    assert not made(3.0, 0.1, 0.6).clear
+    assert made(1000.0, 0.1, 20.0).clear
+    assert not made(1000.0, 0.1, 20.1).clear
+
+
+def test_a_rank_that_sinks_near_the_center_is_lost_in_rounding():
+    assert _sank(made(10.0, 0.2), made(9.0, 0.05))
+    assert not _sank(made(10.0, 0.2), made(10.0, 0.05))
+    assert not _sank(made(10.0, 0.2), made(9.6, 0.05, 0.1))
+    assert not _sank(made(10.0, 0.2), made(9.0, 0.1))  # as far away as that it is another piece
+    assert _sank(made(10.0, 0.2), made(9.0, 0.1, 0.1))
+    assert not _sank(made(100.0, 0.2, 10.0), made(80.0, 0.05, 10.0))
+    assert _sank(made(100.0, 0.2, 10.0), made(71.0, 0.05, 10.0))
+
+
+def test_a_center_is_smooth_where_ranks_around_are_its_own():
+    def around(*pairs, here=7.0):
+        ranks, errors = zip(*pairs, strict=True) if pairs else ((), ())
+        return Valley(here, ranks, errors, (0.0,) * len(ranks), 5, 10, 3, "dense").smooth
+
+    assert around((7.0, 0.0), (7.4, 0.0), (9.0, 2.0))
+    assert not around((7.0, 0.0), (7.6, 0.0))
+    assert not around((7.0, 0.0), (9.1, 2.0))
+    assert not around()
+    assert Valley(7.0, (), (), (), 5, 10, 3, "dense").beyond == 0
+
+
+class Walk(_Walk):
+    """With a rank for each point that is looked at; None where there is no valley."""
+
+    def __init__(self, rank, *found):
+        self.rank, self.found, self.beyond, self.points = rank, list(found), 0.0, []
+        self._center, self._around = point(0.0, 0.0), SimpleNamespace(unit=1.0)
+
+    def _smooth(self, at):
+        self.points.append(float(at.norm()))
+        rank = self.rank(at)
+        return None if rank is None else _Smooth(*rank, float(at.norm()), at)
+
+
+def test_the_piece_of_least_rank_is_followed_half_way_and_half_way_again():
+    walk = Walk(lambda at: (3.0, 0.0), made(3.0, 0.08), made(5.0, 0.05))
+    walk.approach(0.5, 3, 0.0)
+    assert walk.points == pytest.approx([0.04, 0.02, 0.01])
+    assert [(s.rank, s.distance) for s in walk.found] == [(3.0, pytest.approx(0.01))]
+    assert walk.beyond == 0.0
+    once = Walk(lambda at: (3.0, 0.0), made(3.0, 0.08))
+    once.approach(0.5, 1, 0.0)
+    assert once.points == pytest.approx([0.04])
+
+
+def test_a_piece_that_has_more_near_the_center_gives_way_to_the_next():
+    walk = Walk(lambda at: (9.0, 0.0) if at.norm() < 0.03 else (3.0, 0.0), made(3.0, 0.05), made(5.0, 0.06))
+    walk.approach(0.5, 1, 0.0)
+    # The first one has nine near the center, so that the second is looked at, which has three at 0.03.
+    assert walk.points == pytest.approx([0.025, 0.03])
+    assert min(s.rank for s in walk.found) in (5.0, 3.0)
+
+
+def test_a_rank_that_sinks_is_the_one_from_before():
+    walk = Walk(lambda at: (2.0, 0.0), made(3.0, 0.05))
+    walk.approach(0.5, 2, 0.0)
+    assert [(s.rank, s.distance, s.lost) for s in walk.found] == [(3.0, 0.05, False)]
+
+
+@pytest.mark.parametrize(("distance", "lost"), [(0.2, True), (0.05, False)])
+def test_a_piece_that_is_lost_far_away_does_not_count_beside_one_that_arrives(distance, lost):
+    walk = Walk(lambda at: None if at[1] == 0 else (8.0, 0.0), made(7.5, distance))
+    walk.found.append(_Smooth(8.0, 0.0, 0.2, point(0.0, 0.2)))
+    walk.approach(0.5, 8, 0.03)
+    # Where half the way is too much, its root is tried.
+    assert walk.points[:2] == pytest.approx([distance / 2, distance * math.sqrt(0.5)])
+    assert walk.points[2:] == ([pytest.approx(p) for p in (0.1, 0.05, 0.025)] if lost else [])
+    kept = sorted(s.rank for s in walk.found)
+    assert kept == ([8.0] if lost else [7.5])
+    assert walk.beyond == 0.0
+
+
+def test_a_lost_piece_of_much_less_rank_is_told():
+    walk = Walk(lambda at: None if at[1] == 0 else (8.0, 0.0), made(5.0, 0.2))
+    walk.found.append(_Smooth(8.0, 0.0, 0.2, point(0.0, 0.2)))
+    walk.approach(0.5, 8, 0.03)
+    assert sorted(s.rank for s in walk.found) == [5.0, 8.0]
+    assert walk.beyond == 3.0
+
+
+def test_only_clear_points_count_where_there_are_some():
+    walk = Walk(lambda at: (4.0, 0.0), made(3.0, 0.04, 2.0), made(4.0, 0.04))
+    walk.approach(0.5, 1, 0.0)
+    assert [s.rank for s in walk.found] == [4.0]
+    vague = Walk(lambda at: (50.0, 5.0), made(50.0, 0.04, 5.0), made(40.0, 0.04, 9.0))
+    vague.approach(0.5, 1, 0.0)
+    assert [s.rank for s in vague.found] == [50.0]  # errors of more than twice the least share are left out
+
+
+def factors_of(k, found=()):
+    walk = Walk(None, *found)
+    walk._around = SimpleNamespace(sizes=[2, 3])
+    walk._random = lambda size: torch.arange(1.0, 1.0 + size, dtype=torch.float64)
+    return walk._factors(k)
+
+
+def test_choices_of_how_far_to_move_each_tensor_are_made_after_the_best_so_far():
+    ones, chance = torch.ones(2, dtype=torch.float64), point(1.0, 2.0)
+    assert torch.equal(factors_of(0), ones)
+    assert torch.equal(factors_of(2), ones)
+    torch.testing.assert_close(factors_of(1), chance.exp())
+    good = [made(4.0, 0.1, factors=point(2.0, 5.0)), made(3.0, 0.1, factors=point(1.0, 10.0)), made(1.0, 0.1)]
+    torch.testing.assert_close(factors_of(4, good), chance.exp())
+    turned = factors_of(5, good)
+    # About the one of least rank that has been chosen, and nearer to it than chance alone would be.
+    away = (turned / point(1.0, 10.0)).log()
+    torch.testing.assert_close(away / chance, away[:1] * ones)
+    assert 0 < float(away[0]) < 1
+
+
+def test_a_step_has_the_length_asked_for_and_leaves_the_spaces_of_low_rank():
+    chance = torch.Generator().manual_seed(0)
+    a, b = torch.randn(5, 2, generator=chance, dtype=torch.float64), torch.randn(2, 4, generator=chance).double()
+    matrix = a @ b
+    center = torch.cat([matrix.reshape(-1), torch.ones(3, dtype=torch.float64)])
+    shapes = [(5, 4), (3,)]
+    _, spaces = unrounded(center, shapes, [torch.float64] * 2)
+    around = Surroundings(center, shapes, spaces)
+    assert around.low
+    assert around.sizes == [20, 3]
+    assert around.unit == pytest.approx(float(center.norm()))
+
+    def random(size):
+        return torch.arange(1.0, 1.0 + size, dtype=torch.float64).sin()
+
+    plain = around.step(0.03, point(1.0, 2.0), random)
+    assert float(plain.norm()) == pytest.approx(0.03 * around.unit)
+    assert float(plain[20:].norm() / plain[:20].norm()) == pytest.approx(
+        2 * float(random(3).norm() / random(20).norm())
+    )
+    far = around.step(0.03, point(1.0, 2.0), random, reach=0.5)
+    assert torch.equal(far[20:] / plain[20:], (far[20] / plain[20]).expand(3))
+    assert 0 < float(far[20] / plain[20]) < 1  # all others are moved less then
+    outside = (far - plain * (far[20] / plain[20]))[:20].reshape(5, 4)
+    assert float((a.T @ outside).norm() + (outside @ b.T).norm()) < 1e-12
+    left, right = torch.linalg.svd(matrix, full_matrices=True)[::2]
+    block = left[:, 2:] @ (left[:, 2:].T @ random(20).reshape(5, 4) @ right.T[:, 2:]) @ right[2:]
+    typical = float(torch.linalg.svdvals(matrix)[:2].square().mean().sqrt())
+    torch.testing.assert_close(outside, block * 0.5 * 2 * typical / (5**0.5 + 4**0.5))
+    small = Surroundings(torch.zeros(6), [(2, 3)], [None])
+    assert not small.low
+    assert small.unit > 0  # weights of zero are no measure
