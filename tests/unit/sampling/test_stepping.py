@@ -92,6 +92,22 @@ def test_pilot_counts_the_gradients_of_trajectories_and_takes_given_starts():
     assert default.gradients == 1 + 120
 
 
+def test_steps_of_a_pilot_move_by_what_acceptance_lacks_times_a_gain_that_falls():
+    land = cr.Landscape.of_function(lambda w: 0 * w.sum(), torch.zeros(1, dtype=torch.float64))
+    posterior = cr.Posterior(land, 1.0, cr.Gaussian(1e-30))
+
+    def moved(target, iterations):  # where all is accepted
+        options = {"chains": 1, "seed": 0, "layout": "batched", "start": [1e-3]}
+        found = pilot(posterior, MALA(), target=target, iterations=iterations, **options)
+        assert found.accept == pytest.approx((1,))
+        return math.log(found.steps[0] / 1e-3)
+
+    assert moved(0.8, 100) / moved(0.9, 100) == pytest.approx(2, rel=1e-4)
+    # Sums of gains that fall as k^-0.6 grow as k^0.4, but for a constant.
+    few, some, many = (moved(0.9, k) for k in (50, 200, 800))
+    assert (many - some) / (some - few) == pytest.approx(4**0.4, rel=0.08)
+
+
 def test_curvature_of_a_quadratic_loss_is_that_of_its_hessian_wherever_chains_are():
     land, _, _ = orthogonal(0.1)
     posterior = cr.Posterior(land, (5.0, 50.0, 500.0), cr.Gaussian(1.0))
