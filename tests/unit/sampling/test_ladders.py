@@ -47,6 +47,62 @@ def test_lengths_of_a_quadratic_loss_are_those_of_its_logarithms(monkeypatch):
     np.testing.assert_allclose(seen[0][0], np.geomspace(1, 1000, math.ceil(math.log(1000, 3)) + 1))
 
 
+def test_levels_divide_lengths_evenly_from_wherever_they_begin(monkeypatch):
+    # As hot as 10 to as cold as 1000 are 100 times colder, not 10000.
+    seen = measured(monkeypatch, lambda a, b: rate_of(math.sqrt(4 / 2) * math.log(b / a)))
+    ladder(gaussian(), 10.0, 1000.0)
+    np.testing.assert_allclose(seen[0][0], np.geomspace(10, 1000, math.ceil(math.log(100, 3)) + 1))
+    # Three times as long above 30 as below, for each factor: there, rungs are three times as dense in logarithms.
+    monkeypatch.undo()
+
+    def length(a, b):
+        return 3 * math.log(max(b, 30) / max(a, 30)) + math.log(min(b, 30) / min(a, 30))
+
+    seen = measured(monkeypatch, lambda a, b: rate_of(length(a, b)))
+    levels = ladder(gaussian(), 1.0, 1000.0, swap=0.5)
+    lengths = [length(a, b) for a, b in itertools.pairwise(levels)]
+    assert min(map(rate_of, lengths)) >= 0.25
+    assert len(lengths) <= math.ceil(sum(lengths) / separation(0.5)) + 1
+    assert max(lengths) < 3 * min(lengths)
+
+
+def spread_of(monkeypatch, rates, spreads):
+    """What is measured of runs with these swap rates and deviations of the loss at each level."""
+    levels = (1.0, 4.0, 20.0)
+
+    class Run:
+        def at(self, level):
+            far = spreads[levels.index(level)]
+            return {"excess": np.array([[-far, far]])}
+
+    monkeypatch.setattr(ladders, "sample", lambda *_, **__: Run())
+    monkeypatch.setattr(ladders, "exchange_report", lambda _: {"swap_rate": list(rates)})
+    return ladders._measure(gaussian(), levels, Exchange(HMC()), 1, 0)
+
+
+def test_lengths_are_those_of_rates_in_the_middle_and_of_deviations_elsewhere(monkeypatch):
+    spreads = (0.5, 0.2, 0.1)
+    between = [(1.0 * 0.5 + 4.0 * 0.2) / 2 * math.log(4), (4.0 * 0.2 + 20.0 * 0.1) / 2 * math.log(5)]
+    found, lengths = spread_of(monkeypatch, (0.3, 0.95), spreads)
+    assert found == [0.3, 0.95]
+    assert lengths == pytest.approx([separation(0.3), between[1]])
+    # A low rate is a lower bound, and so is a deviation: the larger counts, of rates from one percent up.
+    _, lengths = spread_of(monkeypatch, (0.1, 0.0), spreads)
+    assert separation(0.1) > between[0]
+    assert lengths == pytest.approx([separation(0.1), separation(0.01)])
+    _, lengths = spread_of(monkeypatch, (0.1, 0.0), (5.0, 2.0, 1.0))
+    assert lengths == pytest.approx([10 * b for b in between])
+
+
+def test_a_gap_that_no_rung_divides_gets_one_at_its_geometric_mean():
+    levels = (1.0, 4.0, 9.0, 36.0)
+    new = ladders._respaced(levels, [0.5, 0.05, 0.5], [1.0, 1.0, 1.0], 3)
+    assert new == pytest.approx((1, 4, 6, 9, 36))
+    new = ladders._respaced(levels, [0.5, 0.05, 0.5], [1.0, 1.0, 1.0], 6)  # divided already
+    assert new == pytest.approx((1, 2, 4, 6, 9, 18, 36))
+    assert ladders._respaced(levels, [0.5] * 3, [1.0, 0.0, 1.0], 2) == pytest.approx((1, 6, 36), rel=1e-5)
+
+
 @pytest.mark.parametrize(("spare", "rounds"), [(0, 2), (1, 2), (2, 3)])
 def test_one_rung_more_than_needed_is_kept_and_two_are_not(monkeypatch, spare, rounds):
     pairs = math.ceil(math.log(1000, 3))

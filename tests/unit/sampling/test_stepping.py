@@ -92,6 +92,32 @@ def test_pilot_counts_the_gradients_of_trajectories_and_takes_given_starts():
     assert default.gradients == 1 + 120
 
 
+def test_steps_of_a_pilot_move_by_what_acceptance_lacks_times_a_gain_that_falls():
+    land = cr.Landscape.of_function(lambda w: 0 * w.sum(), torch.zeros(1, dtype=torch.float64))
+    posterior = cr.Posterior(land, 1.0, cr.Gaussian(1e-30))
+
+    def moved(target, iterations):  # where all is accepted
+        options = {"chains": 1, "seed": 0, "layout": "batched", "start": [1e-3]}
+        found = pilot(posterior, MALA(), target=target, iterations=iterations, **options)
+        assert found.accept == pytest.approx((1,))
+        return math.log(found.steps[0] / 1e-3)
+
+    assert moved(0.8, 100) / moved(0.9, 100) == pytest.approx(2, rel=1e-4)
+    # Sums of gains that fall as k^-0.6 grow as k^0.4, but for a constant.
+    few, some, many = (moved(0.9, k) for k in (50, 200, 800))
+    assert (many - some) / (some - few) == pytest.approx(4**0.4, rel=0.08)
+
+
+def test_a_pilot_tells_of_its_second_half_alone():
+    land = cr.Landscape.of_function(lambda w: 0.5 * w.square().sum(), torch.zeros(6, dtype=torch.float64), n=100)
+    posterior = cr.Posterior(land, 10.0, cr.Gaussian(1e-3))
+    found = pilot(
+        posterior, MALA(), chains=16, target=0.7, seed=0, layout="batched", iterations=80, start=[1e6]
+    )  # where nothing is accepted at first
+    assert found.accept == pytest.approx((0.7,), abs=0.07)
+    assert found.signal == pytest.approx((3,), abs=0.7)
+
+
 def test_curvature_of_a_quadratic_loss_is_that_of_its_hessian_wherever_chains_are():
     land, _, _ = orthogonal(0.1)
     posterior = cr.Posterior(land, (5.0, 50.0, 500.0), cr.Gaussian(1.0))
@@ -229,6 +255,27 @@ def test_batches_double_until_minibatches_heat_by_less_than_five_percent():
         assert ("5 %" in reasons["batch"]) == (kernel.batch > 256)
     assert filled(SGLD(step=1e-5), 1e9)[0].batch == Rows.n
     assert filled(SGLD(step=1e-5, batch=7), 1e9)[1]["batch"] == "as asked"
+
+
+def test_the_batch_is_that_of_the_level_nearest_to_the_conventional_one():
+    usual = cr.sampling.posterior.wbic_nbeta(Rows.n)
+    measures = away() | {"away": {"noise": [1e9, 60.0, 1e9], "controlled": [1e12] * 3}}
+    levels, reasons = (usual / 20, 1.1 * usual, 20 * usual), {"kernel": "chosen", "step": "chosen"}
+    kernel = SGLD(step=(1e-7, 1e-5, 1e-3))
+    found = fill_batch(Rows, levels, kernel, None, measures, reasons)
+    added = predicted(1e-5, 1.1 * usual, trace=0, noise=60.0, batch=found.batch)[1]
+    assert 0.025 < added <= 0.05
+
+
+def test_steps_are_weighed_against_the_coefficient_too():
+    pilots, measures = SimpleNamespace(signal=(4.0,)), away(trace=8.0, square=1e9)
+    kernel = smaller_steps(
+        Rows, (100.0,), SGLD(step=1e-2, batch=256), pilots, 1.0, measures | {"curvature_square": 1e9}, {"step": ""}
+    )
+    added = predicted(1e-2, 100.0, trace=8.0, noise=0.0, batch=256)[0]
+    assert kernel.step == pytest.approx(1e-2 * min(1.0, 0.2 / (added / 4)))
+    kernel = smaller_steps(Rows, (100.0,), SGLD(step=1e-1, batch=256), pilots, 1.0, measures, {"step": ""})
+    assert kernel.step == pytest.approx(1e-1 * 0.2 / (10 * added / 4))
 
 
 def test_heating_is_weighed_against_the_coefficient():
