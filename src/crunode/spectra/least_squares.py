@@ -30,7 +30,9 @@ class Minimum:
 
     @property
     def covariance(self) -> np.ndarray:
-        """(JᵀJ)⁻¹: the covariance of the parameters for residuals of variance 1."""
+        """(JᵀJ)⁻¹: the covariance of the parameters for residuals of variance 1; not numbers at an edge of the domain."""
+        if not np.isfinite(self.jacobian).all():
+            return np.full((len(self.at), len(self.at)), np.nan)
         return np.linalg.pinv(self.jacobian.T @ self.jacobian)
 
 
@@ -66,7 +68,11 @@ def least_squares(residuals: Callable[[np.ndarray], np.ndarray], start: np.ndarr
         size = np.trace(normal)
         if not size:
             return Minimum(at, rest, slope, False)
-        step = np.linalg.solve(normal + damping * np.diag(np.diag(normal) + 1e-12 * size), -gradient)
+        try:
+            step = np.linalg.solve(normal + damping * np.diag(np.diag(normal) + 1e-12 * size), -gradient)
+        except np.linalg.LinAlgError:  # a parameter that shows nowhere, and damping that has become too small
+            damping *= 10
+            continue
         new = residuals(at + step)
         if np.isfinite(new).all() and new @ new <= rest @ rest:
             small = np.abs(step).max() <= 1e-9 * max(1.0, np.abs(at).max())

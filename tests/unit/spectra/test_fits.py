@@ -142,3 +142,12 @@ def test_fit_of_noisy_indices_has_honest_errors():
 def test_bad_input_is_refused(call, words):
     with pytest.raises(InputError, match=words):
         call()
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_indices_that_follow_no_law_end_in_a_doubt_and_never_in_a_crash(seed):
+    chance = np.random.default_rng(seed)
+    energy = np.sort(chance.uniform(0.1, 2, int(chance.integers(9, 13))))
+    index = 0.3 * np.clip(energy / 0.4 - 1, 0, None) ** 1.5 + 0.05 * chance.normal(size=len(energy))
+    found = fit_index(energy, np.clip(index, 1e-3, 1)).exponent
+    assert math.isfinite(found.se) or not found.ok
