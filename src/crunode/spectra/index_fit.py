@@ -120,7 +120,7 @@ def _fitted(x: np.ndarray, y: np.ndarray, errors: np.ndarray, power: float | Non
 
     found, seen = [], x[y > 0]
     for critical in (0.5 * seen.min(), 0.9 * seen.min(), 0.999 * seen.min(), *np.quantile(seen, [0.1, 0.3])):
-        above = seen > critical
+        above = seen / critical > 1
         size = float(np.median(y[y > 0][above] / (seen[above] / critical - 1) ** (power or 1.5)))
         start = [math.log(critical), math.log(size), *([] if power else [1.5])]
         found.append(least_squares(gaps, np.array(start)))

@@ -30,7 +30,7 @@ class Minimum:
 
     @property
     def covariance(self) -> np.ndarray:
-        """(JᵀJ)⁻¹: the covariance of the parameters for residuals of variance 1; not numbers at an edge of the domain."""
+        """(JᵀJ)⁻¹: covariance of the parameters for residuals of variance 1; not a number at an edge of the domain."""
         if not np.isfinite(self.jacobian).all():
             return np.full((len(self.at), len(self.at)), np.nan)
         return np.linalg.pinv(self.jacobian.T @ self.jacobian)
