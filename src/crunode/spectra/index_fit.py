@@ -115,7 +115,7 @@ def _fitted(x: np.ndarray, y: np.ndarray, errors: np.ndarray, power: float | Non
         p = power or point[2]
         if p <= 0:
             return np.full(len(x), np.nan)
-        with np.errstate(over="ignore", invalid="ignore"):  # what is not finite is no minimum
+        with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is no minimum
             return (np.exp(point[1]) * np.clip(x / np.exp(point[0]) - 1, 0, None) ** p - y) / errors
 
     found, seen = [], x[y > 0]
