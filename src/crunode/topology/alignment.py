@@ -112,7 +112,8 @@ def align(landscape: Landscape, a: Any, b: Any, *, seed: int = 0) -> Alignment:
         seed: Of the orders in which layers are visited.
 
     Returns:
-        The aligned network; its outputs on the first 256 examples are those of b to 1e-6 (1e-4 in single precision).
+        The aligned network; its outputs on the first 256 examples are those of b to 1e-6 (1e-4 where
+            the model insists on single precision).
 
     Raises:
         InputError: The parameters are not those of consecutive layers, or units cannot be exchanged (skip
