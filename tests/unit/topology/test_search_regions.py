@@ -49,7 +49,7 @@ def places(share, steps=2):
         (0.74, 18, 16),  # not quite: it stays
         (0.26, 18, 16),
         (0.24, 18, 17.5),  # too little: a quarter of the step
-        (2e-4, 18, 17.5),
+        (1.3e-4, 18, 17.5),
         (0.5e-4, 18, 19.5),  # next to nothing: the step is not taken
         (-0.5, 18, 19.5),
     ],
@@ -107,6 +107,21 @@ def test_no_more_is_held_at_once_than_there_is_room_for(monkeypatch):
         assert all(p * rows <= 48 for p, rows in held)
         assert sum(p * rows for p, rows in held) == 7 * 40
         assert {rows for p, rows in held if p == 1} == {40}
+
+
+def test_hessians_themselves_are_held_where_they_are_larger_than_activations(monkeypatch):
+    place, held = land(lambda w: w.sum(), 12), []
+    assert place.activations < 12
+    monkeypatch.setattr(newton, "_CHUNK", 3 * 12 * 12)
+
+    class Counted(PointBatch):
+        def _applied(self, one, plain, group, batch):
+            held.append(len(group[0]))
+            return super()._applied(one, plain, group, batch)
+
+    found = Counted(place).hessians(torch.ones(7, 12).double())
+    assert torch.equal(found, torch.zeros(7, 12, 12, dtype=torch.float64))
+    assert held == [3, 3, 1]
 
 
 def test_rows_of_a_hessian_are_as_many_at_once_as_there_is_room_for(monkeypatch):
@@ -184,7 +199,7 @@ def test_slopes_of_the_size_of_rounding_are_not_followed_where_there_is_no_curva
 
 def test_curvature_of_a_hundred_billionth_counts_whatever_the_slope():
     points = PointBatch(land(lambda w: w @ w, 2))
-    for curvature, moved in ((1e-11, True), (3e-12, True), (0.7e-12, False)):
+    for curvature, moved in ((1e-11, True), (1.5e-12, True), (0.7e-12, False)):
         matrix = torch.diag(torch.tensor([1.0, curvature], dtype=torch.float64))
         points.hessians = lambda at, matrix=matrix: matrix.expand(len(at), 2, 2)
         step, _ = _Model.at(points, rows([1.0, 0.0]), rows([1.0, EPS])).step(torch.tensor([1e9]).double())
