@@ -1,9 +1,12 @@
 """First steps of descents, bands and curves, on losses that say themselves what they are at each look."""
 
+from types import SimpleNamespace
+
 import pytest
 import torch
 
 from crunode.core.landscape import Landscape
+from crunode.topology import bands
 from crunode.topology.bands import elastic_band
 from crunode.topology.curves import trained_curve
 from crunode.topology.descent import lowered
@@ -120,3 +123,26 @@ def test_each_step_of_a_curve_looks_once_at_each_of_sixteen_parts():
     assert (inside < 1.1).all()
     assert float(inside.mean()) == pytest.approx(0.5, abs=0.05)
     assert float(inside.std(dim=0).mean()) == pytest.approx(12**-0.5, abs=0.05)  # anywhere in its part, anew each time
+
+
+@pytest.mark.parametrize("lower", [0, 1])
+def test_the_lower_is_taken_of_the_last_band_and_of_the_one_with_the_lowest_highest_bead(monkeypatch, lower):
+    looked = heights(lambda w: 0 * w.sum(), 2)
+    script, seen, looks = [(5, 0, 4), (3, 2, 1), (4, 1, 1)], [], []
+
+    def slopes(at):
+        seen.append(at.clone())
+        return column(*script[len(seen) - 1]), torch.ones_like(at)
+
+    def examined(heights, points):
+        looks.append(points)
+        return SimpleNamespace(points=points, bound=float(len(looks) - 1 != lower))
+
+    looked.slopes = slopes
+    monkeypatch.setattr(bands, "examine_path", examined)
+    a, b = column(0, 0), column(4, 0)
+    found = elastic_band(looked, a, b, generator(), beads=5, steps=3)
+    assert len(looks) == 2
+    assert torch.equal(looks[1], torch.cat([a[None], seen[1], b[None]]))
+    assert not torch.equal(looks[0][1:-1], seen[2])  # after the last step
+    assert torch.equal(found.points, looks[lower])

@@ -55,6 +55,9 @@ def test_points_at_once_are_those_that_caches_and_memory_hold(monkeypatch):
     monkeypatch.setattr(module, "_SEVERAL", 7 * each)
     assert _several(land, way, 50) == Layout("batched", 7, 20)
     assert _several(land, way, 4) == Layout("batched", 4, 20)
+    monkeypatch.setattr(module, "_SEVERAL", 7 * each - 1)
+    assert _several(land, way, 50).points == 6
+    monkeypatch.setattr(module, "_SEVERAL", 7 * each)
     monkeypatch.setattr(module, "memory_class", lambda device: 16 * 8 * 3.5 * each)  # sixteen copies in doubles
     assert _several(land, way, 50).points == 3
     monkeypatch.setattr(module, "_SEVERAL", 1)
