@@ -146,3 +146,13 @@ def test_the_lower_is_taken_of_the_last_band_and_of_the_one_with_the_lowest_high
     assert torch.equal(looks[1], torch.cat([a[None], seen[1], b[None]]))
     assert not torch.equal(looks[0][1:-1], seen[2])  # after the last step
     assert torch.equal(found.points, looks[lower])
+
+
+def test_a_step_across_a_direction_goes_as_far_as_its_own_slope_needs():
+    """Of a slope (3, 4) across the first axis 4 is left: from 10 to the floor by 2.5 along the second."""
+    plane = heights(lambda w: 10 + 3 * w[0] + 4 * w[1], 2)
+    found, values = lowered(
+        plane, column(0, 0)[None], column(0), column(0), column(9)[None], 1, across=column(1, 0)[None]
+    )
+    torch.testing.assert_close(found, column(0, -2.5)[None])
+    assert float(values) == pytest.approx(0, abs=1e-12)
