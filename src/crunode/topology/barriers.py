@@ -100,7 +100,7 @@ def barrier(
         b: Weights to reach.
         method: One of `METHODS`: "string" (dynamic string sampling), "band" (nudged elastic band), "bezier" or
             "polygon" (trained curves), "line" (the straight line); "auto" for the lowest of all but the polygon.
-        tolerance: Where bisection ends, relative to the rise on the straight line.
+        tolerance: Where bisection ends, relative to the rise on the straight line; not below the rounding of the loss.
         strings: How many strings are tried at each level.
         beads: Most beads on a string.
         depth: How often a piece of a string may be divided again.
@@ -130,8 +130,10 @@ def barrier(
     losses = heights.values(torch.stack([one, other])).tolist()
     found = {"line": examine_path(heights, torch.stack([one, other]))}
     top = max(losses)
-    # Where no grid point is above the ends, what may be between grid points; a rise of zero would never be reached.
-    rise = found["line"].largest - top or found["line"].bound - top
+    # Where no grid point is above the ends, what may be between grid points.
+    rise = found["line"].largest - top
+    if not rise > 0:
+        rise = found["line"].bound - top
     least = top + tolerance * rise
     descent = None
     generator = torch.Generator().manual_seed(derived_seed(seed, 1))
@@ -193,17 +195,19 @@ def bisected(
         heights: The loss.
         given: For each pair its ends, a path, and a level at which none was found with what was seen there, or None.
         losses: Losses at the ends of each.
-        tolerance: The gap of levels at which to stop, as a loss.
+        tolerance: The gap of levels at which to stop, as a loss; at a few roundings of the level it ends anyhow.
         generator: Where random numbers come from.
         caps: Where strings give up.
         strings: Strings for each pair and level.
     """
     state = [Descent(path, failed, outcome) for _, _, path, failed, outcome in given]
     low = [max(ends) if s.failed is None else s.failed for ends, s in zip(losses, state, strict=True)]
-    # Down from the path in growing steps until none is found, for it may be nearly the lowest; then by halves.
-    stride: list[float | None] = [tolerance] * len(state)
+    # Down from the path in growing steps until none is found, for it may be nearly the lowest; then by halves. Within
+    # a few roundings of a level there are none between to be tried.
+    least = [max(tolerance, 4 * math.ulp(s.path.bound)) for s in state]
+    stride: list[float | None] = list(least)
     while True:
-        todo = [k for k, s in enumerate(state) if s.path.bound - low[k] > tolerance * (1 + 1e-9)]
+        todo = [k for k, s in enumerate(state) if s.path.bound - low[k] > least[k] * (1 + 1e-9)]
         if not todo:
             return state
         levels = {}

@@ -85,7 +85,7 @@ def trained_curve(
         times = ((strata + torch.rand(_TIMES, generator=generator, dtype=torch.float64)) / _TIMES).to(a)
         weights = basis(kind, bends + 2, times)
         _, slopes = heights.slopes(weights @ torch.cat([a[None], inner, b[None]]))
-        inner = inner + adam.step((weights[:, 1:-1].T @ slopes) / _TIMES)
+        inner = inner + adam.step(weights[:, 1:-1].T @ slopes)  # the scale of a gradient is nothing to Adam
     controls = torch.cat([a[None], inner, b[None]])
     if kind == "polygon":
         return examine_path(heights, controls)

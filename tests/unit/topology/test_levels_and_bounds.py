@@ -123,6 +123,35 @@ def test_bisection_goes_down_in_growing_steps_until_it_fails(monkeypatch):
     assert found.path.bound - found.failed <= 1.0 + 1e-6
 
 
+@pytest.mark.parametrize("tolerance", [1e-18, 0.0])
+@pytest.mark.parametrize("lowest", [-math.inf, 1 + 2.0**-45, math.inf])
+def test_bisection_ends_at_the_rounding_of_the_level(monkeypatch, lowest, tolerance):
+    asked = []
+    search = oracle({0.0: lowest}, asked)
+
+    def counted(*args):
+        assert len(asked) < 200
+        return search(*args)
+
+    monkeypatch.setattr(barriers, "join", counted)
+    for top in (1 + 2.0**-52, 1 + 2.0**-50, 1 + 2.0**-40):
+        asked.clear()
+        before = Outcome(None, "before", False, 2, 0)
+        given = [(rows(0.0).reshape(1), rows(1.0).reshape(1), stated(top), 1.0, before)]
+        (found,) = bisected(None, given, [(1.0, 1.0)], tolerance, None, Caps(), 1)
+        assert 0 <= found.path.bound - found.failed <= 4 * 2.0**-52
+        assert found.failed < lowest or found.failed == 1.0
+        assert found.path.bound >= min(lowest, top)
+
+
+@pytest.mark.parametrize("rise", [2.0**-52, 2.0**-50, 2.0**-45])
+def test_a_barrier_of_the_order_of_rounding_is_found_in_an_end(rise):
+    bump = land(lambda w: 1 + rise * (1 - w[0] ** 2), dim=1)
+    found = barrier(bump, rows(-1.0), rows(1.0), "string", strings=1, steps=3, beads=8, depth=2)
+    assert found.losses == (1.0, 1.0)
+    assert rise <= found.height.value <= 1.1 * rise + 8 * 2.0**-52
+
+
 def test_first_search_of_a_barrier_is_just_above_the_ends(monkeypatch):
     asked = []
     monkeypatch.setattr(barriers, "join", oracle({-1.0: 0.0}, asked))
