@@ -297,7 +297,7 @@ def _replaced(moves: _Moves, first: str, bias: str | None, j: int, size: float) 
     for name in (first, bias):
         if name is not None:
             value = moves.weights[name].clone()
-            scale = size * (1.0 if size >= 1 else float(value.norm()) / value.numel() ** 0.5)
+            scale = size * (1.0 if size >= 1 else float(value.norm()) / value.numel() ** 0.5 or 1.0)
             value[j] += scale * (moves.random(*value[j].shape) if value.ndim > 1 else moves.random(1)[0])
             found[name] = value
     return found
