@@ -237,3 +237,14 @@ def test_gaps_are_those_between_poles_of_powers():
     assert math.prod(volume_law._SIZES) == pytest.approx(1, rel=0.2)
     assert volume_law._SCALES[0] < 1 < volume_law._SCALES[-1]
     assert np.diff(np.log(volume_law._SCALES)) == pytest.approx(np.diff(np.log(volume_law._SCALES))[0])
+
+
+def test_a_level_that_scatters_more_tells_of_its_neighbours_on_both_sides_alike():
+    rng = np.random.default_rng(4)
+    scatter = rng.normal(size=(31, 400)) * np.where(np.arange(31) == 15, 0.1, 1e-5)[:, None]
+    shares = 0.5 * np.exp(scatter - scatter.mean(1, keepdims=True))
+    variances = np.diag(_noise(shares, 10**9))
+    assert variances.sum() == pytest.approx(shares[15].var(ddof=1) / (400 * shares[15].mean() ** 2), rel=0.3)
+    wide = np.flatnonzero(variances > variances.max() / 2)
+    assert wide.tolist() == list(range(wide[0], 31 - wide[0]))  # as many before it as after
+    assert 3 <= len(wide) < 16
