@@ -40,7 +40,7 @@ __all__ = ["Increments", "coefficient_from_energy", "increments"]
 
 Array = NDArray[np.float64]
 
-_HALVINGS, _OVERLAP, _NONE = 200, 0.03, 1e-6
+_OVERLAP, _NONE = 0.03, 1e-6
 _FEWEST = 4
 # Levels count from where t E_t[L] has come to this share of its largest value: hotter ones feel the prior's form.
 _RISEN = 0.75
@@ -100,7 +100,7 @@ def increments(levels: Sequence[float], losses: Sequence[Array], *, joint: bool 
         )
     else:
         covariance = np.zeros((size, size))
-        for k in range(size + 1):  # level k has a part in the increments before and after it
+        for k in range(size + 1 if size else 0):  # level k has a part in the increments before and after it
             parts = [(j, steps[j].cold if j < k else steps[j].hot) for j in (k - 1, k) if 0 <= j < size]
             index = [j for j, _ in parts]
             covariance[np.ix_(index, index)] += means_covariance([x for _, x in parts], joint=True)
@@ -212,15 +212,13 @@ def _between(width: float, hot: Array, cold: Array) -> _Step:
     """The increment of F over `width` in t, from draws at both ends."""
     one, two = width * hot, width * cold
     low, high = float(min(one.min(), two.min())), float(max(one.max(), two.max()))
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        if _logistic(one - middle).mean() > _logistic(middle - two).mean():
-            high = middle
-        else:
-            low = middle
-        if high - low <= 1e-12 * max(abs(low), abs(high), 1.0):
-            break
     change = 0.5 * (low + high)
+    while low < change < high:  # as long as there are numbers between them
+        if _logistic(one - change).mean() > _logistic(change - two).mean():
+            high = change
+        else:
+            low = change
+        change = 0.5 * (low + high)
     forth, back = _logistic(one - change), _logistic(change - two)
     slope = max(float((forth * (1 - forth)).mean() + (back * (1 - back)).mean()), 1e-300)
     # The trapezium with its first correction, since the derivative of E_t[L] is −Var_t[L].

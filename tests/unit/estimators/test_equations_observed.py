@@ -11,7 +11,6 @@ import crunode as cr
 from crunode.core.result import Draws, Finding
 from crunode.estimators import equations
 from crunode.estimators.equations import Equation, _findings, _observed, _with_losses
-from crunode.estimators.triples import Triple
 
 N = 30
 
@@ -98,4 +97,3 @@ def test_equations_that_miss_are_named(monkeypatch):
         worst = max(range(3), key=lambda k: abs(scores[k]))
         assert last.code == "CRIT713"
         assert f"that of {worst} misses by {0.5 * scores[worst]:.3g}, {scores[worst]:.1f} errors" in last.message
-    assert isinstance(linear(), Triple)
