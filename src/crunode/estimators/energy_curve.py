@@ -300,10 +300,8 @@ def _averaged(found: Increments, n: int, noisy: bool, likely: Mapping[int, float
             spread = np.linalg.cholesky(stretch * found.covariance + 1e-12 * np.diag(np.diag(found.covariance)))
             noise = np.random.default_rng(0).standard_normal((_REPEATS, len(growth))) @ spread.T
             # Around a smooth curve, since the increments have their own noise already.
-            whole = np.exp(cuts[0].scores[0] - cuts[0].scores[0].max())
-            whole /= whole.sum()
-            smooth = whole @ (cuts[0].values[0][:, None] * growth + cuts[0].laws.added)
-            shaken = np.concatenate([shaken, smooth + noise])
+            noise += _shares(cuts[0].scores[0]) @ (cuts[0].values[0][:, None] * growth + cuts[0].laws.added)
+            shaken = np.concatenate([shaken, noise])
         wide = stretch * found.covariance + np.diag((_ROUGH * guess * growth) ** 2)
         if noisy:
             wide = wide + guess**2 * np.outer(*(2 * [np.diff(found.nbeta / n)]))
@@ -313,8 +311,7 @@ def _averaged(found: Increments, n: int, noisy: bool, likely: Mapping[int, float
         # Increments that no law fits are worse known than they say (Birge ratio).
         stretch = max(1.0, misfit)
         scores, values = (np.concatenate([getattr(c, name) for c in cuts], axis=1) for name in ("scores", "values"))
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
+        weights = _shares(scores)
         averages = (weights * values).sum(axis=1)
         guess = max(float(averages[0]), 0.02)
     sizes = [len(cut.laws.names) for cut in cuts]
@@ -334,6 +331,12 @@ def _averaged(found: Increments, n: int, noisy: bool, likely: Mapping[int, float
         [{"m": m, "next": p, "weight": w} for (m, p), w in sorted(parts.items(), key=lambda item: -item[1])],
         math.exp(float(weights[0] @ np.repeat([math.log(cut.start) for cut in cuts], sizes))),
     )
+
+
+def _shares(scores: Array) -> Array:
+    """Weights that add up to one, from their logarithms but for a constant."""
+    shares: Array = np.exp(scores - np.logaddexp.reduce(scores, axis=-1, keepdims=True))
+    return shares
 
 
 def _cut(
