@@ -40,3 +40,14 @@ def test_dic_is_twice_the_mean_loss_less_that_of_the_mean():
     one, two = (cr.dic(Draws(arrays, {}, np.repeat([30.0, 60.0], 2), draws.spec), land, nbeta=t) for t in (30.0, 60.0))
     assert one.value == pytest.approx(2 * each[:2].mean() - loss(places[:2].mean((0, 1))))
     assert two.value == pytest.approx(2 * each[2:].mean() - loss(places[2:].mean((0, 1))))
+
+
+def test_aic_and_bic_count_parameters_against_examples():
+    net = torch.nn.Linear(2, 1, bias=False).double()
+    land = cr.Landscape(net, (torch.tensor(X), torch.tensor(Y)[:, None]), "gaussian")
+    here = loss(net.weight.detach().numpy()[0])
+    aic, bic = cr.aic(land), cr.bic(land)
+    assert aic.value == pytest.approx(here + 2 / 30)
+    assert bic.value == pytest.approx(30 * here + np.log(30))
+    assert (aic.name, bic.name) == ("aic", "bic")
+    assert (aic.spec["n"], aic.spec["dim"], aic.se) == (30, 2, 0.0)
