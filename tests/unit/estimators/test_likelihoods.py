@@ -53,7 +53,7 @@ def test_integrals_of_densities_are_one_wherever_they_are_looked_for(law, start)
     assert raised == pytest.approx(-0.7, abs=1e-4)
 
 
-@pytest.mark.parametrize("law", [stats.norm(1000, 0.01), stats.norm(-1000, 1.0), stats.gumbel_r(300, 2)])
+@pytest.mark.parametrize("law", [stats.norm(1000, 0.01), stats.norm(-1000, 1.0), stats.norm(300, 2)])
 def test_peaks_far_from_where_the_search_begins_are_found(law):
     found = _log_integral(lambda y: torch.tensor(-law.logpdf(y.numpy())), 0.0, CPU)
     assert found == pytest.approx(0, abs=1e-4)
