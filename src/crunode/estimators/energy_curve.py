@@ -40,7 +40,7 @@ __all__ = ["Increments", "coefficient_from_energy", "increments"]
 
 Array = NDArray[np.float64]
 
-_HALVINGS, _OVERLAP, _NONE = 200, 0.03, 1e-6
+_OVERLAP, _NONE = 0.03, 1e-6
 _FEWEST = 4
 # Levels count from where t E_t[L] has come to this share of its largest value: hotter ones feel the prior's form.
 _RISEN = 0.75
@@ -100,7 +100,7 @@ def increments(levels: Sequence[float], losses: Sequence[Array], *, joint: bool 
         )
     else:
         covariance = np.zeros((size, size))
-        for k in range(size + 1):  # level k has a part in the increments before and after it
+        for k in range(size + 1 if size else 0):  # level k has a part in the increments before and after it
             parts = [(j, steps[j].cold if j < k else steps[j].hot) for j in (k - 1, k) if 0 <= j < size]
             index = [j for j, _ in parts]
             covariance[np.ix_(index, index)] += means_covariance([x for _, x in parts], joint=True)
@@ -212,15 +212,13 @@ def _between(width: float, hot: Array, cold: Array) -> _Step:
     """The increment of F over `width` in t, from draws at both ends."""
     one, two = width * hot, width * cold
     low, high = float(min(one.min(), two.min())), float(max(one.max(), two.max()))
-    for _ in range(_HALVINGS):
-        middle = 0.5 * (low + high)
-        if _logistic(one - middle).mean() > _logistic(middle - two).mean():
-            high = middle
-        else:
-            low = middle
-        if high - low <= 1e-12 * max(abs(low), abs(high), 1.0):
-            break
     change = 0.5 * (low + high)
+    while low < change < high:  # as long as there are numbers between them
+        if _logistic(one - change).mean() > _logistic(change - two).mean():
+            high = change
+        else:
+            low = change
+        change = 0.5 * (low + high)
     forth, back = _logistic(one - change), _logistic(change - two)
     slope = max(float((forth * (1 - forth)).mean() + (back * (1 - back)).mean()), 1e-300)
     # The trapezium with its first correction, since the derivative of E_t[L] is −Var_t[L].
@@ -302,10 +300,8 @@ def _averaged(found: Increments, n: int, noisy: bool, likely: Mapping[int, float
             spread = np.linalg.cholesky(stretch * found.covariance + 1e-12 * np.diag(np.diag(found.covariance)))
             noise = np.random.default_rng(0).standard_normal((_REPEATS, len(growth))) @ spread.T
             # Around a smooth curve, since the increments have their own noise already.
-            whole = np.exp(cuts[0].scores[0] - cuts[0].scores[0].max())
-            whole /= whole.sum()
-            smooth = whole @ (cuts[0].values[0][:, None] * growth + cuts[0].laws.added)
-            shaken = np.concatenate([shaken, smooth + noise])
+            noise += _shares(cuts[0].scores[0]) @ (cuts[0].values[0][:, None] * growth + cuts[0].laws.added)
+            shaken = np.concatenate([shaken, noise])
         wide = stretch * found.covariance + np.diag((_ROUGH * guess * growth) ** 2)
         if noisy:
             wide = wide + guess**2 * np.outer(*(2 * [np.diff(found.nbeta / n)]))
@@ -315,8 +311,7 @@ def _averaged(found: Increments, n: int, noisy: bool, likely: Mapping[int, float
         # Increments that no law fits are worse known than they say (Birge ratio).
         stretch = max(1.0, misfit)
         scores, values = (np.concatenate([getattr(c, name) for c in cuts], axis=1) for name in ("scores", "values"))
-        weights = np.exp(scores - scores.max(axis=1, keepdims=True))
-        weights /= weights.sum(axis=1, keepdims=True)
+        weights = _shares(scores)
         averages = (weights * values).sum(axis=1)
         guess = max(float(averages[0]), 0.02)
     sizes = [len(cut.laws.names) for cut in cuts]
@@ -336,6 +331,12 @@ def _averaged(found: Increments, n: int, noisy: bool, likely: Mapping[int, float
         [{"m": m, "next": p, "weight": w} for (m, p), w in sorted(parts.items(), key=lambda item: -item[1])],
         math.exp(float(weights[0] @ np.repeat([math.log(cut.start) for cut in cuts], sizes))),
     )
+
+
+def _shares(scores: Array) -> Array:
+    """Weights that add up to one, from their logarithms but for a constant."""
+    shares: Array = np.exp(scores - np.logaddexp.reduce(scores, axis=-1, keepdims=True))
+    return shares
 
 
 def _cut(

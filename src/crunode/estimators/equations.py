@@ -217,12 +217,11 @@ def equations_of_state(
     first = _solution(design, errors)
     rough = abs(float((values.mean(0) @ first.T)[0]))
     limit = math.hypot(rough * (2 * rough + 1) / n, float(np.abs(gaps.mean())))
-    weights = np.hypot(errors, limit)
-    both = values @ _solution(design, weights).T
+    both = values @ _solution(design, np.hypot(errors, limit)).T
     equations = []
     for j, name in enumerate(_NAMES):
         others = [k for k in range(len(_NAMES)) if k != j]
-        right = values[:, others] @ _solution(design[others], weights[others]).T @ design[j]
+        right = values[:, others] @ _solution(design[others], np.hypot(errors[others], limit)).T @ design[j]
         apart = values[:, j] - right
         se = float(apart.std(ddof=1)) / root
         equations.append(Equation(name, float(values[:, j].mean()), float(right.mean()), se, limit))

@@ -134,12 +134,12 @@ def solve(levels: Sequence[Stepped], *, loose: bool = False, expected: float = 1
     bias[:, :count] = 0.0
     only_heat = np.zeros_like(bias)
     only_heat[:, count + 1] = full[:, count + 1]
-    second = full[:, count : count + 2].sum(1) * np.array([min(x.ratio, _LARGEST_RATIO) for x in levels]) / 4
+    second = full[:, count : count + 2].sum(1) * np.array([min(x.ratio, _LARGEST_RATIO) for x in levels])
     return StepBias(
         tuple(found[:count].tolist()),
         tuple(np.sqrt(np.diag(sampled)[:count]).tolist()),
         # The next order is known only as far as the landscape is quadratic.
-        tuple(np.hypot(np.sqrt(np.diag(leftover)[:count]), 0.25 * second).tolist()),
+        tuple(np.hypot(np.sqrt(np.diag(leftover)[:count]), second / 16).tolist()),
         tuple((bias @ found).tolist()),
         tuple(np.sqrt(np.diag(bias @ covariance @ bias.T)).tolist()),
         tuple((only_heat @ found).tolist()),

@@ -177,9 +177,9 @@ def _verdict(here: Spectrum, dim: int, flat: tuple[Flat, ...], unexplained: int 
     kind = "Fisher information" if here.method.startswith("jacobian") else "Hessian"
     if rank.low == dim:
         return "regular", f"the {kind} has full rank {dim}"
-    if rank.high == dim or (rank.high > rank.low and not here.complete):
+    if rank.high == dim or (rank.high != rank.low and not here.complete):
         return "undecided", f"the rank of the {kind} lies between {rank.low} and {rank.high} of {dim}"
-    if not here.complete and rank.high >= min(here.rows, dim):
+    if not here.complete and rank.high == here.rows:
         return "undecided", f"{here.rows} of {here.of} rows have rank {rank.rank}; all of them may have more"
     count = dim - rank.rank
     why = f"rank {rank.rank} of {dim}: {count} flat direction{'s' if count > 1 else ''}"

@@ -91,7 +91,12 @@ class _Moves:
 
     def random(self, *shape: int) -> Tensor:
         """Standard normal numbers on the landscape's device."""
-        return torch.randn(*shape, generator=self.generator, dtype=torch.float64).to(self.seen.center.device)
+        return torch.randn(shape, generator=self.generator, dtype=torch.float64).to(self.seen.center.device)
+
+    def step(self, name: str, *shape: int) -> Tensor:
+        """The same in the size of some weights, and no less than one."""
+        value = self.weights[name]
+        return self.random(*shape) * (1 + value.norm() / value.numel() ** 0.5)
 
     def flat(self, changed: dict[str, Tensor]) -> Tensor:
         """Weights with some changed, as a vector."""
@@ -244,13 +249,14 @@ def _units(moves: _Moves, first: str, second: str, bias: str | None) -> Iterator
     dead, idle, changes = [], [], {"dead": 0.0, "idle": 0.0}
     for j in range(hidden):
         out = two.clone()
-        out[:, j] += moves.random(two.shape[0]) * (1 + two.norm() / two.numel() ** 0.5)
+        out[:, j] += moves.step(second, two.shape[0])
         change = moves.change({second: out})
         if change < moves.limit:
             dead += [_entry(moves, second, (i, j)) for i in range(two.shape[0])]
             changes["dead"] = max(changes["dead"], change)
         into = _replaced(moves, first, bias, j, 1e-3 if change < moves.limit else 1.0)
-        change = moves.change(into)
+        opposite = {name: 2 * moves.weights[name] - value for name, value in into.items()}
+        change = max(moves.change(into), moves.change(opposite))  # a unit on the edge of its kink dies on one side
         if change < moves.limit:
             idle += [_entry(moves, first, (j, k)) for k in range(one.shape[1])]
             idle += [_entry(moves, bias, (j,))] if bias else []
@@ -267,7 +273,7 @@ def _units(moves: _Moves, first: str, second: str, bias: str | None) -> Iterator
             ratio = _parallel(rows[j], rows[k])
             if ratio is None:
                 continue
-            step = moves.random(two.shape[0]) * (1 + two.norm() / two.numel() ** 0.5)
+            step = moves.step(second, two.shape[0])
             out = two.clone()
             out[:, j] += ratio * step
             out[:, k] -= step
@@ -297,8 +303,8 @@ def _replaced(moves: _Moves, first: str, bias: str | None, j: int, size: float) 
     for name in (first, bias):
         if name is not None:
             value = moves.weights[name].clone()
-            scale = size * (1.0 if size >= 1 else float(value.norm()) / value.numel() ** 0.5)
-            value[j] += scale * (moves.random(*value[j].shape) if value.ndim > 1 else moves.random(1)[0])
+            scale = size * (1.0 if size >= 1 else float(value.norm()) / value.numel() ** 0.5 or 1.0)
+            value[j] += scale * moves.random(*value[j].shape)
             found[name] = value
     return found
 
@@ -315,17 +321,13 @@ def _shifts(moves: _Moves) -> Iterator[_Family]:
     for name, value in moves.weights.items():
         if not moves.shift or value.shape[:1] != (width,) or value.ndim > 2:
             continue
-        step = moves.random(*value.shape[1:]) if value.ndim > 1 else moves.random(1)[0]
-        change = moves.change({name: value + step})
+        change = moves.change({name: value + moves.random(*value.shape[1:])})
         if change < moves.limit:
             tangents = []
-            for k in range(value.shape[1] if value.ndim > 1 else 1):
-                part = torch.zeros_like(value)
-                if value.ndim > 1:
-                    part[:, k] = 1.0
-                else:
-                    part += 1.0
-                tangents.append(moves.tangent({name: part}))
+            for k in range(value[0].numel()):
+                part = torch.zeros_like(value).view(width, -1)
+                part[:, k] = 1.0
+                tangents.append(moves.tangent({name: part.view_as(value)}))
             why = "the same number added to all logits by {where}"
             yield _Family("shifts of all logits", name, why, torch.stack(tangents), change)
 

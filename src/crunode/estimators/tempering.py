@@ -192,6 +192,6 @@ def _findings(sets: Sequence[Draws], lines: Sequence[_Line]) -> Iterator[Finding
         for finding in (*draws.findings, *chain_findings(draws, losses)):
             seen.setdefault(finding.code, finding)
     yield from seen.values()
-    least = min(line.r2 for line in lines)
+    least = float(np.min([line.r2 for line in lines]))  # which is none where one of them is none
     if not least > _LINE:
         yield Finding.of("LLC116", f"R² {least:.2f}")

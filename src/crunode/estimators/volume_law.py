@@ -92,8 +92,7 @@ def fit_law(shares: np.ndarray, particles: int, largest: int) -> VolumeLaw:
                 *found, gain = _regress(shifted, covariance, choices)
                 rows.append((m, *found, math.sqrt(gain @ noise @ gain)))
     ms, evidence, values, variances, chi2, errors = map(np.array, zip(*rows, strict=True))
-    probability = np.exp(evidence - evidence.max())
-    probability /= probability.sum()
+    probability = np.exp(evidence - np.logaddexp.reduce(evidence))
     value = float(probability @ values)
     weights = {m: float(probability[ms == m].sum()) for m in range(1, largest + 1)}
     alone = {m: float(probability[ms == m] @ values[ms == m]) / max(w, 1e-300) for m, w in weights.items()}

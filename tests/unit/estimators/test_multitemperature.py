@@ -6,9 +6,12 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from scipy import special, stats
 
 from crunode.core.result import Draws
 from crunode.errors import InputError
+from crunode.estimators import multitemperature
+from crunode.estimators.covariance import combination_se
 from crunode.estimators.multitemperature import intercept_weights, multi_temperature
 from crunode.recipes import toys
 from crunode.sampling.metropolis import HMC
@@ -174,3 +177,45 @@ def test_a_landscape_is_sampled_from_one_seed():
     assert one.value == two.value
     assert abs(one.value - 2) < 4 * one.error
     assert one.seed == 7
+
+
+def intercept(x, y, w, degree=1):
+    return np.polyfit(x, y, degree, w=w)[-1]
+
+
+@pytest.mark.filterwarnings("ignore::crunode.DiagnosticWarning")
+@pytest.mark.parametrize("bent", [0.0, 30.0])
+def test_value_slope_and_terms_are_those_of_weighted_polynomials(bent):
+    rng = np.random.default_rng(5)
+    levels = (30.0, 1e2, 1e3, 1e4, 1e5)
+    shapes = [3 - bent / math.log(t) ** 2 + 3 / math.log(t) for t in levels]
+    losses = [rng.gamma(a, 1 / t, (4, 200 * (k + 1))) for k, (a, t) in enumerate(zip(shapes, levels, strict=True))]
+    est = multi_temperature(drawn([x[:, :200] for x in losses], levels))
+    t, y, se = (np.array([row[name] for row in est.diagnostics["levels"]]) for name in ("nbeta", "value", "se"))
+    assert t.tolist() == list(levels)
+    assert y == pytest.approx([level * x[:, :200].mean() for level, x in zip(levels, losses, strict=True)])
+    x, wide = 1 / np.log(t), np.sqrt(se**2 + (multitemperature._ROUGH * y.max()) ** 2)
+    slope, value = np.polyfit(x, y, 1, w=1 / wide)
+    assert est.value == pytest.approx(value)
+    assert est.diagnostics["slope"] == pytest.approx(slope)
+    misfit = (((y - value - slope * x) / wide) ** 2).sum() / 3
+    assert est.diagnostics["misfit"] == pytest.approx(misfit)
+    unit = np.eye(5)
+    weights = np.array([np.polyfit(x, e, 1, w=1 / wide) for e in unit])
+    series = [level * x[:, :200] for level, x in zip(levels, losses, strict=True)]
+    errors = [math.sqrt(max(misfit, 1)) * combination_se(a, series, False) for a in weights.T]
+    assert (est.diagnostics["slope_se"], est.se) == (pytest.approx(errors[0]), pytest.approx(errors[1]))
+    change = np.array([intercept(x, e, 1 / wide, 2) - intercept(x, e, 1 / wide) for e in unit])
+    beyond = abs(change @ y) - 2 * combination_se(change, series, False)
+    assert est.terms["bend"] == pytest.approx(max(beyond, 0), abs=1e-9)
+    assert (est.terms["bend"] > 0) == (bent > 0)
+    middle = -special.digamma(max(value, 0.02))
+    around = (middle - multitemperature._SHIFT, middle, middle + multitemperature._SHIFT)
+    ends = [intercept(1 / np.maximum(np.log(t) + c, 1), y, 1 / wide) for c in around]
+    assert est.terms["shift"] == pytest.approx(max(abs(end - value) for end in ends))
+    assert est.systematic == pytest.approx(math.hypot(*est.terms.values()))
+
+
+@pytest.mark.parametrize("dof", [1, 2, 3, 8])
+def test_lines_are_doubted_where_chance_would_in_one_of_ten_thousand(dof):
+    assert multitemperature._limit(dof) == pytest.approx(stats.chi2.isf(1e-4, dof) / dof, rel=0.1)

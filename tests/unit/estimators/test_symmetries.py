@@ -6,7 +6,7 @@ from torch import nn
 
 import crunode as cr
 from crunode.curvature.jacobian import Evaluation
-from crunode.estimators.symmetries import _families, _Moves, known_symmetries
+from crunode.estimators.symmetries import _families, _Moves, _pairs, _parallel, known_symmetries
 
 
 class Squared(nn.Module):
@@ -168,3 +168,131 @@ def test_changes_are_relative_to_random_moves_of_the_same_length():
     assert tiny == pytest.approx(1e-6 * 5 * 60**0.5 / reference, rel=1e-3)
     assert large == pytest.approx(1, rel=1e-3)
     assert moves.change({name: value}) == 0
+
+
+@pytest.mark.parametrize("bias", [False, True])
+def test_units_whose_weights_are_all_zero_come_alive_when_they_move(bias):
+    net = network(nn.Linear(3, 2, bias=bias), RELU, nn.Linear(2, 2))
+    with torch.no_grad():
+        for p in net[0].parameters():
+            p.zero_()
+    seen = seen_of(net, 3)
+    for seed in range(3):  # a relu at its kink dies on one side of it, and not on the other
+        kinds = {f.kind: len(f.tangents) for f in _families(_Moves(seen, seed), None)}
+        assert kinds.get("outgoing weights of dead units") == 4
+        assert "incoming weights of dead or unread units" not in kinds
+
+
+class Watched(_Moves):
+    """Remembers by how much weights were moved."""
+
+    def change(self, changed):
+        moved = {name: (value - self.weights[name]) for name, value in changed.items()}
+        self.__dict__.setdefault("moved", []).append(moved)
+        return super().change(changed)
+
+
+def test_moves_are_about_as_long_as_what_they_move():
+    net = network(nn.Linear(3, 4), RELU, nn.Linear(4, 2))
+    with torch.no_grad():
+        for p in net[2].parameters():
+            p *= 50
+        net[0].bias[1] = -1e4
+    seen = seen_of(net, 3)
+    moves = Watched(seen, 0)
+    found = {f.kind for f in _families(moves, None)}
+    assert {"ReLU scalings", "outgoing weights of dead units"} <= found
+    out = [m for m in moves.moved if set(m) == {"2.weight"}]
+    assert len(out) == 4  # one column each
+    size = float(moves.weights["2.weight"].square().mean().sqrt())
+    for j, m in enumerate(out):
+        assert (m["2.weight"] != 0).any(0).tolist() == [k == j for k in range(4)]
+        assert 0.05 * size < float(m["2.weight"][:, j].abs().max()) < 4 * size
+    turned, *_ = (m for m in moves.moved if len(m) == 3)
+    for name, value in turned.items():  # a change of basis that is none of a few digits only
+        assert 0.1 < float(value.norm() / moves.weights[name].norm()) < 10
+    rows = [m for m in moves.moved if set(m) == {"0.weight", "0.bias"}]
+    for there, back in zip(rows[::2], rows[1::2], strict=True):  # each way
+        assert all(torch.allclose(there[name], -back[name], rtol=1e-6, atol=1e-9) for name in there)
+    which = [(m["0.weight"] != 0).any(1).tolist().index(True) for m in rows[::2]]
+    assert which == [0, 1, 2, 3]
+    for j, m in enumerate(rows[::2]):
+        weights = moves.weights["0.weight"] / float(moves.weights["0.weight"].square().mean().sqrt())
+        assert torch.isfinite(weights).all()
+        length = float(m["0.weight"].norm())
+        # What is dead is to stay dead, and is moved by little; what is not is replaced.
+        assert 1e-4 < length < 1e-2 if j == 1 else 0.3 < length < 6
+
+
+def test_steps_have_the_size_of_the_weights_and_one_more():
+    net = network(nn.Linear(3, 4), RELU, nn.Linear(4, 2))
+    seen = seen_of(net, 3)
+    one, two = _Moves(seen, 5), _Moves(seen, 5)
+    size = 1 + float(one.weights["2.weight"].square().mean().sqrt())
+    assert torch.allclose(one.step("2.weight", 7), size * two.random(7), rtol=1e-12)
+    many = one.random(100, 100)
+    assert abs(float(many.mean())) < 0.05 < 0.95 < float(many.std()) < 1.05
+    assert one.random().shape == ()
+
+
+def test_multiples_of_a_unit_have_their_ratio():
+    a = torch.tensor([1.0, -2.0, 3.0], dtype=torch.float64)
+    for ratio in (2.5, -0.1, 1.0):
+        assert _parallel(a, ratio * a) == pytest.approx(ratio)
+    off = torch.tensor([2.0, 1.0, 0.0], dtype=torch.float64)  # at right angles
+    for scale in (1e-4, 1.0, 1e4):
+        assert _parallel(scale * a, 3 * scale * (a + 1e-3 * off)) is None
+        assert _parallel(scale * a, 3 * scale * (a + 1e-9 * off)) == pytest.approx(3)
+    assert _parallel(a, off) is None
+    assert _parallel(0 * a, a) is None is _parallel(a, 0 * a)
+
+
+def test_matrices_may_follow_one_another_where_their_sides_fit():
+    net = network(nn.Linear(3, 4), RELU, nn.Linear(4, 4, bias=False), RELU, nn.Linear(4, 2))
+    moves = _Moves(seen_of(net, 3), 0)
+    pairs = set(_pairs(moves.weights))
+    assert pairs == {
+        ("0.weight", "2.weight", "0.bias"),
+        ("0.weight", "4.weight", "0.bias"),
+        ("2.weight", "4.weight", None),
+    }
+    square = {"a": torch.zeros(2, 2), "b": torch.zeros(2, 2), "c": torch.zeros(2)}
+    assert set(_pairs(square)) == {("a", "b", None), ("b", "a", None)}
+
+
+def test_families_say_how_many_they_have_and_how_many_no_other_has():
+    flats, count = known_symmetries(seen_of(CASES["dead"][0], 3), None, seed=0)
+    by_kind = {f.kind: (f.count, f.new) for f in flats}
+    # A dead unit's scaling is one of the directions in which its weights may move.
+    assert by_kind == {
+        "ReLU scalings": (3, 3),
+        "outgoing weights of dead units": (2, 2),
+        "incoming weights of dead or unread units": (4, 3),
+    }
+    assert count == 8
+    assert str(flats[0]) == "3 by scaling units of 0.weight → 2.weight (incoming · c, outgoing / c)"
+
+
+def test_single_precision_sees_what_double_precision_does():
+    net = CASES["relu"][0]
+    x = torch.randn(60, 3, generator=torch.Generator().manual_seed(9))
+    single = nn.Sequential(nn.Linear(3, 4), RELU, nn.Linear(4, 2))
+    single.load_state_dict(net.state_dict())
+    seen = Evaluation(cr.Landscape(single, (x, single(x).detach()), "gaussian"))
+    flats, count = known_symmetries(seen, None, seed=0)
+    assert (count, [f.kind for f in flats]) == (4, ["ReLU scalings"])
+    tanh = nn.Sequential(nn.Linear(3, 4), TANH, nn.Linear(4, 2))
+    tanh.load_state_dict(net.state_dict())
+    assert known_symmetries(Evaluation(cr.Landscape(tanh, (x, tanh(x).detach()), "gaussian")), None, seed=0)[1] == 0
+
+
+def test_one_unit_of_a_layer_that_scales_is_found_among_others():
+    class Mixed(nn.Module):
+        def forward(self, x):
+            return torch.cat([x[:, :1].relu(), x[:, 1:].tanh()], 1)
+
+    seen = seen_of(network(nn.Linear(3, 3), Mixed(), nn.Linear(3, 2)), 3)
+    (family,) = _families(_Moves(seen, 0), None)
+    assert (family.kind, len(family.tangents)) == ("ReLU scalings", 1)
+    full = jacobian(seen)
+    assert float((full @ family.tangents.T).abs().max()) < 1e-9 * float(full.norm() * family.tangents.norm())

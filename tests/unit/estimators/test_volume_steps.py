@@ -6,9 +6,10 @@ import warnings
 import numpy as np
 import pytest
 import torch
-from scipy import special
+from scipy import integrate, special, stats
 
 import crunode as cr
+from crunode.estimators import volume_law
 from crunode.estimators.volume import _Splitting
 from crunode.estimators.volume_law import _noise, _regress, fit_law
 
@@ -167,3 +168,83 @@ def test_the_parts_of_the_error_add_up_and_the_law_of_one_m_is_exact():
     between = sum(w * (both.by_multiplicity[m] - both.value) ** 2 for m, w in both.weights.items())
     assert both.terms["multiplicity"] == pytest.approx(math.sqrt(between))
     assert both.value == pytest.approx(sum(w * both.by_multiplicity[m] for m, w in both.weights.items()))
+
+
+def one_law(y, noise, gap, size, m, scale):
+    """λ, its error from noise, its variance, χ² and the evidence, each unknown being written out as a parameter."""
+    depth = np.arange(len(y) + 1) * math.log(2)
+    shifted = y + (m - 1) * np.diff(np.log(depth + scale))
+    unknown = [size * np.diff(np.exp(-gap * depth))]
+    if m > 2:  # the constant of a polynomial in the depth, beside its leading power
+        unknown.append(np.diff(scale**2 / (depth + scale) ** 2))
+    design = np.stack([np.full(len(y), math.log(2)), *unknown], axis=1)
+    inverse = np.linalg.inv(noise)
+    posterior = np.linalg.inv(design.T @ inverse @ design + np.diag([0.0, *np.ones(len(unknown))]))
+    gain = posterior[0] @ design.T @ inverse
+    whole = stats.multivariate_normal(cov=noise + sum(np.outer(u, u) for u in unknown))
+    value, sd = gain @ shifted, math.sqrt(posterior[0, 0])
+
+    def density(law):
+        return math.exp(whole.logpdf(shifted - law * math.log(2)) - whole.logpdf(shifted - value * math.log(2)))
+
+    area = integrate.quad(density, value - 12 * sd, value + 12 * sd, points=[value])[0]
+    rest = shifted - value * math.log(2)
+    chi2 = rest @ np.linalg.solve(whole.cov_object.covariance, rest)
+    peak = whole.logpdf(shifted - value * math.log(2))
+    return value, math.sqrt(gain @ noise @ gain), posterior[0, 0], chi2, math.exp(peak) * area
+
+
+def test_a_law_is_the_average_over_all_that_is_unknown(monkeypatch):
+    gap, sizes, scales = 0.4, (0.5, 2.0), np.array([0.7, 4.0])
+    monkeypatch.setattr(volume_law, "_GAPS", np.array([gap]))
+    monkeypatch.setattr(volume_law, "_SIZES", sizes)
+    monkeypatch.setattr(volume_law, "_SCALES", scales)
+    depth = np.arange(15) * math.log(2)
+    logs = 0.4 * math.log(2) - np.diff(np.log(depth + 4.0))
+    shares = np.random.default_rng(3).binomial(40, np.exp(-logs)[:, None], (14, 4)) / 40
+    found = fit_law(shares, 40, 4)
+    y, noise = -np.log(shares.mean(1)), _noise(shares, 40)
+    rows = [
+        (m, 1 / len(tried), *one_law(y, noise, gap, size, m, scale))
+        for m in range(1, 5)
+        for size in sizes
+        for tried in ((1.0,) if m == 1 else tuple(scales),)
+        for scale in tried
+    ]
+    m, share, values, errors, variances, chi2, evidence = map(np.array, zip(*rows, strict=True))
+    p = share * evidence / (share * evidence).sum()
+    assert found.value == pytest.approx(p @ values, rel=1e-6)
+    assert found.se == pytest.approx(p @ errors, rel=1e-6)
+    assert found.weights == pytest.approx({k: p[m == k].sum() for k in range(1, 5)}, rel=1e-5)
+    assert all(0.01 < w < 0.9 for w in found.weights.values())  # so that each has a say
+    alone = {k: p[m == k] @ values[m == k] / p[m == k].sum() for k in range(1, 5)}
+    assert found.by_multiplicity == pytest.approx(alone, rel=1e-6)
+    assert found.multiplicity == max(alone, key=lambda k: p[m == k].sum())
+    between = sum(p[m == k].sum() * (alone[k] - p @ values) ** 2 for k in alone)
+    assert found.terms["multiplicity"] == pytest.approx(math.sqrt(between), rel=1e-5)
+    everything = p @ (variances + (values - p @ values) ** 2)
+    assert found.terms["corrections"] == pytest.approx(math.sqrt(everything - between - (p @ errors) ** 2), rel=1e-4)
+    best = chi2[p.argmax()]
+    assert found.misfit == pytest.approx(best / 13, rel=1e-6)
+    assert found.surprise == pytest.approx((best - 13) / math.sqrt(26), rel=1e-5)
+
+
+def test_gaps_are_those_between_poles_of_powers():
+    # ∫ x^(2kz) φ has poles at −j/2k, of which an even φ keeps every second one.
+    gaps = set(volume_law._GAPS.tolist())
+    assert gaps >= {j / (2 * k) for k in (1, 2, 3, 4, 6) for j in (1, 2)} | {3 / 2, 3 / 4}
+    # Corrections of order one: as much below one as above, and the scales of the logarithm go to both sides as well.
+    assert math.prod(volume_law._SIZES) == pytest.approx(1, rel=0.2)
+    assert volume_law._SCALES[0] < 1 < volume_law._SCALES[-1]
+    assert np.diff(np.log(volume_law._SCALES)) == pytest.approx(np.diff(np.log(volume_law._SCALES))[0])
+
+
+def test_a_level_that_scatters_more_tells_of_its_neighbours_on_both_sides_alike():
+    rng = np.random.default_rng(4)
+    scatter = rng.normal(size=(31, 400)) * np.where(np.arange(31) == 15, 0.1, 1e-5)[:, None]
+    shares = 0.5 * np.exp(scatter - scatter.mean(1, keepdims=True))
+    variances = np.diag(_noise(shares, 10**9))
+    assert variances.sum() == pytest.approx(shares[15].var(ddof=1) / (400 * shares[15].mean() ** 2), rel=0.3)
+    wide = np.flatnonzero(variances > variances.max() / 2)
+    assert wide.tolist() == list(range(wide[0], 31 - wide[0]))  # as many before it as after
+    assert 3 <= len(wide) < 16
