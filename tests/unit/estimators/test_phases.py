@@ -291,6 +291,14 @@ def test_ten_visits_to_and_fro_make_a_transition_sure(visits, sure):
         assert change.high >= 200.0
 
 
+def test_visits_at_either_side_of_a_transition_are_enough():
+    often, seldom = np.tile([0.0, 0.0, 1.0], 40)[None], np.repeat([0.0, 1.0, 0.0], [10, 100, 10])[None]
+    (first,) = cr.phases(labelled([often, seldom]), "deep").transitions
+    (last,) = cr.phases(labelled([1 - seldom, 1 - often]), "deep").transitions
+    assert (first.visits, last.visits) == (39, 39)
+    assert (first.sure, last.sure) == (True, True)
+
+
 def test_visits_of_exchanged_states_are_counted_along_each_state():
     """Two states change places at every draw; the first goes to the other region three times, the second never."""
     now = np.arange(400)
