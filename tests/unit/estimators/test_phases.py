@@ -134,6 +134,32 @@ def test_both_regions_weigh_the_same_at_a_transition_and_its_error_is_that_of_th
     assert math.log(change.high / t) == pytest.approx(wide, rel=1e-6)
     assert math.log(t / change.low) == pytest.approx(wide, rel=1e-6)
     assert change.sure
+    assert (change.before, change.after, change.order) == ("wide", "deep", "first-order")
+
+
+def test_between_levels_that_do_not_reach_each_other_a_transition_is_a_guess():
+    rng = np.random.default_rng(0)
+    found = cr.phases(labelled([rng.random((4, 200)) < 0.3, np.ones((4, 200))], (100.0, 1e6)), "deep")
+    (change,) = found.transitions
+    assert (change.nbeta, change.low, change.high) == (pytest.approx(1e4), 100.0, 1e6)
+    assert (change.before, change.after, change.order) == ("0", "1", "unknown")
+    assert all(math.isnan(x) for x in (change.jump, change.jump_se, change.separation))
+    assert change.visits > 50
+    assert not change.sure
+    (gap,) = [f for f in found.findings if f.code == "CRIT703"]
+    assert "between nbeta 100 and 1e+06" in gap.message
+
+
+def test_regions_whose_losses_overlap_cross_over():
+    """The same two laws of the loss but for a gap of less than twice their spreads."""
+    rng = np.random.default_rng(2)
+    rows = [rng.random((4, 400)) < share for share in (0.4, 0.6)]
+    arrays = {"excess": np.concatenate([rng.gamma(4.0, 0.01, x.shape) + 0.02 * (1 - x) for x in rows])}
+    arrays["deep"] = np.concatenate(rows).astype(float)
+    (change,) = cr.phases(Draws(arrays, {}, np.repeat([20.0, 40.0], 4), labelled(rows).spec), "deep").transitions
+    assert change.order == "crossover"
+    assert change.jump > 3 * change.jump_se
+    assert change.separation == pytest.approx(1.0, abs=0.15)
 
 
 def test_levels_with_few_draws_left_in_one_region_have_no_say():
