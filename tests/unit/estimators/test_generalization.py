@@ -146,6 +146,26 @@ def test_losses_are_the_same_in_small_blocks(kind, block, monkeypatch):
         assert getattr(parts, name) == pytest.approx(getattr(whole, name), rel=1e-10)
 
 
+@pytest.mark.parametrize("kind", ["pairs", "classes", "given"])
+def test_no_more_outputs_are_taken_at_a_time_than_fit(kind, monkeypatch):
+    made, draws, test, _, _ = case(kind)
+    sizes, block = [], 250
+    outputs = cr.Triple.outputs
+
+    def seen(self, w, x):
+        sizes.append((len(w), len(x)))
+        return outputs(self, w, x)
+
+    monkeypatch.setattr(cr.Triple, "outputs", seen)
+    monkeypatch.setattr(generalization, "_BLOCK", block)
+    generalization.bayes_excess(draws, made, test=test, seed=3)
+    values = {"pairs": 2, "classes": 3, "given": 1}[kind]
+    assert max(points for _, points in sizes) > 1
+    assert all(points * values * CHAINS * DRAWS <= block for _, points in sizes)
+    assert all(count * points <= block // 8 for count, points in sizes)
+    assert sum(count * points for count, points in sizes) == CHAINS * DRAWS * POINTS
+
+
 def test_gaussian_draws_far_off_do_not_underflow():
     """One draw at the truth and one 100 standard errors away: half the predictive density is left, log 2."""
     made = triple("given")

@@ -189,6 +189,8 @@ def test_a_scale_of_the_loss_only_scales_temperatures():
         assert q.diagnostics["hottest"] == pytest.approx(8 * p.diagnostics["hottest"])
         # What a second logarithm could take away falls as 1 / (log t − ψ(λ)).
         weights = [math.log(x.diagnostics["hottest"]) - digamma(max(x.value, 0.5)) for x in (p, q)]
+        # At 95 % it covers d/d log t of log(log t − ψ(λ)), by which F of a multiplicity of two falls behind.
+        assert 1 < 1.96 * p.terms["multiplicity"] * weights[0] < 1.25
         assert p.terms["multiplicity"] / q.terms["multiplicity"] == pytest.approx(weights[1] / weights[0], rel=1e-6)
 
 
