@@ -266,7 +266,7 @@ def with_parts(draws: Draws, criterion: str) -> tuple[Estimate, Array]:
         >>> bool(abs(values.mean() - est.value) < 1e-12)
         True
     """
-    known = {"waic": _waic, "loo": _smoothed_loo}
+    known: dict[str, Callable[[Array, float, float], _Part]] = {"waic": _waic, "loo": _smoothed_loo}
     if criterion not in known:
         raise InputError(f"expected a criterion among {', '.join(known)}, got {criterion!r}")
     return _evaluated(criterion, draws, None, known[criterion])
