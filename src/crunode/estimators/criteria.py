@@ -266,7 +266,7 @@ def with_parts(draws: Draws, criterion: str) -> tuple[Estimate, Array]:
         >>> bool(abs(values.mean() - est.value) < 1e-12)
         True
     """
-    known = {"waic": _waic, "loo": _smoothed_loo}
+    known: dict[str, Callable[[Array, float, float], _Part]] = {"waic": _waic, "loo": _smoothed_loo}
     if criterion not in known:
         raise InputError(f"expected a criterion among {', '.join(known)}, got {criterion!r}")
     return _evaluated(criterion, draws, None, known[criterion])
@@ -312,27 +312,27 @@ def _log_mean(logs: Array) -> tuple[Array, Array]:
     return np.log(mean) + top, scaled / mean
 
 
-def _bayes(losses: Array, beta: float, efficiency: float) -> _Part:
+def _bayes(losses: Array, *_: float) -> _Part:
     value, share = _log_mean(-losses)
     return _Part(-value, -share.mean(axis=2))
 
 
-def _gibbs(losses: Array, beta: float, efficiency: float) -> _Part:
+def _gibbs(losses: Array, *_: float) -> _Part:
     return _Part(losses.mean(axis=(0, 1)), losses.mean(axis=2))
 
 
-def _variance(losses: Array, beta: float, efficiency: float) -> _Part:
+def _variance(losses: Array, *_: float) -> _Part:
     square = (losses - losses.mean(axis=(0, 1))) ** 2
     count = losses.shape[0] * losses.shape[1]
     return _Part(square.sum(axis=(0, 1)) / max(count - 1, 1), square.mean(axis=2))
 
 
-def _waic(losses: Array, beta: float, efficiency: float) -> _Part:
-    training, spread = _bayes(losses, beta, efficiency), _variance(losses, beta, efficiency)
+def _waic(losses: Array, beta: float, *_: float) -> _Part:
+    training, spread = _bayes(losses), _variance(losses)
     return _Part(training.values + beta * spread.values, training.influence + beta * spread.influence)
 
 
-def _plain_loo(losses: Array, beta: float, efficiency: float) -> _Part:
+def _plain_loo(losses: Array, beta: float, *_: float) -> _Part:
     above, gain = _log_mean((beta - 1) * losses)
     below, weight = _log_mean(beta * losses)
     return _Part(below - above, (weight - gain).mean(axis=2))

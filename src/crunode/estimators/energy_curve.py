@@ -94,13 +94,11 @@ def increments(levels: Sequence[float], losses: Sequence[Array], *, joint: bool 
     rungs = list(zip(levels, losses, strict=True))
     steps = [_between(b - a, x, y) for (a, x), (b, y) in pairwise(rungs)]
     size = len(steps)
-    if joint:
-        covariance = (
-            means_covariance([step.hot + step.cold for step in steps], joint=True) if size else np.zeros((0, 0))
-        )
-    else:
-        covariance = np.zeros((size, size))
-        for k in range(size + 1 if size else 0):  # level k has a part in the increments before and after it
+    covariance = np.zeros((size, size))
+    if joint and size:
+        covariance = means_covariance([step.hot + step.cold for step in steps], joint=True)
+    elif size:
+        for k in range(size + 1):  # level k has a part in the increments before and after it
             parts = [(j, steps[j].cold if j < k else steps[j].hot) for j in (k - 1, k) if 0 <= j < size]
             index = [j for j, _ in parts]
             covariance[np.ix_(index, index)] += means_covariance([x for _, x in parts], joint=True)

@@ -157,7 +157,6 @@ def _estimate(
     whole, count = found.entropy + found.points, len(found.points)
     draw_se = mcse_mean(found.influence)
     test_se = float(whole.std(ddof=1)) / math.sqrt(count)
-    paired = float(found.points.std(ddof=1)) / math.sqrt(count)
     findings: tuple[Finding, ...] = tuple(chain_findings(draws, {found.level: found.losses}))
     return Estimate(
         name,
@@ -173,7 +172,7 @@ def _estimate(
             "ess": ess(found.losses),
             "entropy": float(found.entropy.mean()),
             "excess": found.value,
-            "excess_se": math.hypot(draw_se, paired),
+            "excess_se": math.hypot(draw_se, float(found.points.std(ddof=1)) / math.sqrt(count)),
             "draw_se": draw_se,
             "test_se": test_se,
             "test_points": count,

@@ -193,7 +193,7 @@ class _Moved:
             if not one.any():
                 return None
             top = float(logs[one > 0].max())
-            w = np.exp(np.minimum(logs - top, 0.0)) * one
+            w = np.exp(np.where(one > 0, logs - top, -np.inf))
             total = float(w.sum())
             mean = float((w * losses).sum()) / total
             sizes.append(top + math.log(total))
@@ -236,11 +236,11 @@ class _Crossing:
         weights = np.array([0.0 if not 0 < e < math.inf else e**-2 for e in errors])
         return weights / weights.sum() if weights.sum() > 0 else None
 
-    def ratio(self, t: float, shares: Array) -> float:
-        """Log weight of the second region over the first at t."""
+    def turned(self, t: float, shares: Array) -> bool:
+        """Whether the second region weighs more than the first at t."""
         rows = zip(self.levels, self.losses, self.first, self.second, shares.tolist(), strict=True)
         parts = [(share, _Moved.of(t - level, x, one, two)) for level, x, one, two, share in rows if share]
-        return sum(share * m.ratio for share, m in parts if m is not None)
+        return sum(share * m.ratio for share, m in parts if m is not None) > 0
 
     def solve(self, hot: float, cold: float) -> tuple[float, Array] | None:
         """Where the ratio is zero, and how much each level counted."""
@@ -252,7 +252,7 @@ class _Crossing:
             low, high = math.log(hot / 2), math.log(2 * cold)
             for _ in range(40):
                 middle = 0.5 * (low + high)
-                if self.ratio(math.exp(middle), shares) > 0:
+                if self.turned(math.exp(middle), shares):
                     high = middle
                 else:
                     low = middle

@@ -191,3 +191,28 @@ def test_llc_carries_the_finding():
     assert "LLC108" in {f.code for f in estimate.findings}
     quiet = cr.llc(toys.reduced_rank(3, 2, 3, 1, n=300), **options)
     assert not {"LLC107", "LLC108"} & {f.code for f in quiet.findings}
+
+
+@pytest.mark.parametrize(("nbeta", "precision"), [(50.0, 1.0), (3.0, 0.2), (1e4, 5.0)])
+def test_what_directions_give_to_second_order_is_that_of_the_dense_jacobian(nbeta, precision):
+    x, model = data(20).double(), net().double()
+    land = own(model, x)
+    names = dict(model.named_parameters())
+    rows = torch.autograd.functional.jacobian(
+        lambda *p: torch.func.functional_call(model, dict(zip(names, p, strict=True)), (x,)), tuple(names.values())
+    )
+    dense = torch.cat([r.reshape(40, -1) for r in rows], 1)
+    curvatures = torch.linalg.svdvals(dense) ** 2 / 20
+    assert len(curvatures) == 26
+    part = float((nbeta * curvatures / (nbeta * curvatures + precision)).sum() / 2)
+    found = rank_finding(land, estimated(land, 3.0, nbeta=nbeta, precision=precision))
+    assert f"all together give {part:.3g} to second order" in found.message
+    assert f"{int((nbeta * curvatures > precision).sum())} of these 26 directions are resolved" in found.message
+    assert "half the rank on 40 of 40 rows" in found.message
+    assert found.code == ("LLC108" if part <= 3.2 else "LLC107")
+
+
+def test_twice_the_error_below_half_the_rank_is_found():
+    land = own(net(), data(20))
+    for value, error, known in ((12.79, 0.1, True), (12.81, 0.1, False), (11.9, 0.5, True), (12.1, 0.5, False)):
+        assert (rank_finding(land, estimated(land, value, error)) is not None) == known

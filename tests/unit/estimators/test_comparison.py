@@ -7,6 +7,8 @@ import pytest
 
 import crunode as cr
 from crunode.core.result import Draws
+from crunode.estimators.comparison import Comparison, Row
+from crunode.estimators.criteria import with_parts
 
 
 def drawn(losses, n=None):
@@ -77,3 +79,48 @@ def test_bad_input():
         cr.compare(good, "aic")
     with pytest.raises(cr.InputError, match="same examples"):
         cr.compare({"one": good["one"], "two": models(0.1, n=100)["two"]})
+
+
+def row(difference, data_se, mc_se, ok=True):
+    est = cr.Estimate("loo", 1.0, se=0.1)
+    if not ok:
+        est = cr.Estimate("loo", 1.0, se=0.1, findings=(cr.Finding.of("MC204", "one chain"),))
+    return Row("x", est, difference, data_se, mc_se)
+
+
+def test_two_of_both_errors_in_quadrature_make_a_difference_clear():
+    assert row(10.1, 3.0, 4.0).clear
+    assert not row(9.9, 3.0, 4.0).clear
+    assert not row(0.0, 0.0, 0.0).clear
+
+
+def test_one_bad_criterion_is_enough():
+    good, bad = row(0.0, 0.1, 0.1), row(0.0, 0.1, 0.1, ok=False)
+    assert not bad.estimate.ok
+    assert Comparison("loo", (good, good)).ok
+    assert not Comparison("loo", (good, bad)).ok
+    lines = str(Comparison("loo", (good, bad))).splitlines()
+    assert "not ok" not in lines[1]
+    assert "not ok  (MC204)" in lines[2]
+
+
+def test_errors_of_a_difference_are_those_of_the_pairs_and_of_both_runs():
+    rng = np.random.default_rng(5)
+    hard = rng.chisquare(2, 30)
+    losses = [hard + 0.3 * k + 0.2 * rng.standard_normal((4, 100, 30)) for k in range(3)]
+    found = cr.compare({f"m{k}": drawn(x) for k, x in enumerate(losses)}, "waic")
+    values = [with_parts(drawn(x), "waic")[1] for x in losses]
+    errors = [cr.waic(drawn(x)).se for x in losses]
+    assert (found.rows[0].difference, found.rows[0].data_se, found.rows[0].mc_se) == (0.0, 0.0, 0.0)
+    for k in (1, 2):
+        apart = values[k] - values[0]
+        told = found.rows[k]
+        assert told.name == f"m{k}"
+        assert told.difference == pytest.approx(apart.mean())
+        assert told.data_se == pytest.approx(apart.std(ddof=1) / math.sqrt(30))
+        assert told.mc_se == pytest.approx(math.hypot(errors[0], errors[k]))
+
+
+def test_a_single_example_leaves_the_error_open():
+    found = cr.compare({k: drawn(np.random.default_rng(k == "a").random((2, 50, 1))) for k in "ab"}, "waic")
+    assert all(math.isnan(x.data_se) for x in found)

@@ -10,6 +10,7 @@ import torch
 import crunode as cr
 from crunode.estimators.precision import moves_of_chains, moves_of_draws
 from crunode.recipes import toys
+from crunode.sampling.diagnostics import mcse_mean
 
 CURVATURES = np.array([100.0, 1.0, 0.01])  # times nβ
 
@@ -70,6 +71,54 @@ def test_nothing_is_said_without_a_prior_around_the_center():
     low = {**draws.arrays, "excess": draws.arrays["excess"] - 10.0}
     assert moves_of_draws(cr.Draws(low, {}, draws.nbeta, draws.spec), 1.0) is None
     assert moves_of_chains(draws, {"value": 1.0, "se": 0.1}) is None
+
+
+def test_the_slope_of_draws_is_their_covariance_carried_on_as_a_power():
+    rng = np.random.default_rng(3)
+    excess, square = rng.gamma(2.0, 1.0, (3, 80)), rng.gamma(1.0, 0.2, (3, 80))
+    excess += 2 * square
+    nbeta, precision = 0.7, 1.6
+    found = moves_of_draws(
+        cr.Draws({"excess": excess, "distance2": square}, {}, np.full(3, nbeta), {"precision": precision}), nbeta
+    )
+    scaled = nbeta * excess
+    slope = -precision / 2 * np.cov(scaled.ravel(), square.ravel(), ddof=0)[0, 1]
+    power = slope / scaled.mean()
+    assert found["nbeta"] == nbeta
+    assert found["value"] == pytest.approx(scaled.mean())
+    assert found["double"] / found["value"] == pytest.approx(2**power)
+    assert found["half"] / found["value"] == pytest.approx(2**-power)
+    influence = precision / 2 * (scaled - scaled.mean()) * (square - square.mean())
+    assert found["se"] == pytest.approx(math.log(2) * mcse_mean(influence))
+
+
+def test_no_power_beyond_three_is_believed():
+    rng = np.random.default_rng(3)
+    square = rng.gamma(1.0, 1.0, (3, 80))
+    for sign, times in ((1.0, 8.0), (-1.0, 1 / 8)):
+        excess = 10.0 + sign * square
+        draws = cr.Draws({"excess": excess, "distance2": square}, {}, np.ones(3), {"precision": 1e4})
+        found = moves_of_draws(draws, 1.0)
+        assert found["half"] / found["value"] == pytest.approx(times)
+        assert found["value"] / found["double"] == pytest.approx(times)
+    broken = {"excess": square, "distance2": np.where(square == square.max(), np.inf, square)}
+    with np.errstate(invalid="ignore"):
+        assert moves_of_draws(cr.Draws(broken, {}, np.ones(3), {"precision": 1.0}), 1.0) is None
+
+
+def test_chains_at_other_precisions_say_what_they_found():
+    rng = np.random.default_rng(4)
+    excess = rng.gamma(2.0, 1.0, (6, 50)) * np.array([1, 1, 3, 3, 5, 5])[:, None]
+    roles = ["ladder"] * 2 + ["half-precision"] * 2 + ["double-precision"] * 2
+    checks = [{"role": r, "nbeta": 0.5} for r in ("half-step", "half-precision", "double-precision")]
+    draws = cr.Draws({"excess": excess}, {}, np.full(6, 0.5), {"checks": checks, "role_per_chain": roles})
+    found = moves_of_chains(draws, {"value": 1.5, "se": 0.01})
+    errors = [mcse_mean(0.5 * excess[k : k + 2]) for k in (2, 4)]
+    assert found["half"] == pytest.approx(0.5 * excess[2:4].mean())
+    assert found["double"] == pytest.approx(0.5 * excess[4:].mean())
+    assert (found["nbeta"], found["value"], found["se"]) == (0.5, 1.5, pytest.approx(max(errors)))
+    large = moves_of_chains(draws, {"value": 1.5, "se": 9.0, "at_step": 1.25})
+    assert (large["value"], large["se"]) == (1.25, 9.0)
 
 
 def estimated(land, **options):

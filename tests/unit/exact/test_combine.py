@@ -60,3 +60,21 @@ def test_bad_parts_raise(call):
 def test_bad_powers_raise(exponent):
     with pytest.raises(InputError):
         power(HALF, exponent)
+
+
+@pytest.mark.parametrize(("part", "status"), [(HALF, "conditional"), (MOST, "upper_bound"), (BETWEEN, "interval")])
+def test_whatever_is_known_says_where_it_is_from(part, status):
+    found = sum_of(part, ASSUMED)
+    assert found.status == status
+    assert "e" in found.hypotheses
+    assert all(isinstance(line, str) and len(line) == 1 for line in found.hypotheses)
+    assert found.citation == f"{part.citation}; E"
+    assert found.details["route"] == "sum of functions in different variables"
+    assert found.details["parts"][1] == ASSUMED.to_dict()
+
+
+def test_citations_are_named_once():
+    assert sum_of(sum_of(HALF, ONE), HALF).citation == "A; B"
+    assert product_of(HALF, ONE).details["route"] == "product of functions in different variables"
+    assert strata(HALF, ONE).details["route"] == "least over the strata"
+    assert power(HALF, 2).details["route"] == "power of a function"

@@ -326,3 +326,15 @@ def test_a_tolerance_decides_what_the_default_leaves_open():
     weights = [[[1.0, 0.0], [0.0, 1e-6]]]
     assert partial_ranks(weights, tolerance=1e-5) == [[1]]
     assert partial_ranks(weights, tolerance=1e-10) == [[2]]
+
+
+def test_ranks_of_floats_do_not_depend_on_the_scale_of_each_factor():
+    one, two = [[1.0, 2.0], [0.0, 1.0]], [[3.0, 6.0], [1.0, 2.0]]
+    for a, b in ((1e-9, 1.0), (1e-9, 1e9), (1e9, 1e-12)):
+        scaled = [[[a * x for x in row] for row in one], [[b * x for x in row] for row in two]]
+        assert partial_ranks(scaled) == [[2, 1], [1]]
+
+
+def test_one_float_makes_all_ranks_numerical():
+    assert partial_ranks([[[1, 2], [2, 4]], [[0.1, 0.2], [0.3, 0.5]]]) == [[1, 1], [2]]
+    assert partial_ranks([[[1, 2], [2, 4]], [[1, 0.2], [3, 5]]]) == [[1, 1], [2]]
