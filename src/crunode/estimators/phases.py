@@ -240,7 +240,7 @@ class _Crossing:
         """Whether the second region weighs more than the first at t."""
         rows = zip(self.levels, self.losses, self.first, self.second, shares.tolist(), strict=True)
         parts = [(share, _Moved.of(t - level, x, one, two)) for level, x, one, two, share in rows if share]
-        return sum(share * m.ratio for share, m in parts if m is not None) > 0
+        return bool(sum(share * m.ratio for share, m in parts if m is not None) > 0)
 
     def solve(self, hot: float, cold: float) -> tuple[float, Array] | None:
         """Where the ratio is zero, and how much each level counted."""
