@@ -67,6 +67,15 @@ def test_a_point_close_by_takes_as_many_gradients() -> None:
     assert again.top == pytest.approx(first.top, rel=0.5)
 
 
+def test_wide_sides_take_as_many_gradients_as_plain_moments_do() -> None:
+    def normal() -> Tensor:
+        return torch.randn(604, dtype=torch.float64)
+
+    # Of the first the moments of the wide side are no more than begun after the least there are.
+    shapes = [(2, 300), (4,)]
+    assert Balanced(shapes, normal).gradients == 2 * Balanced([(20, 30), (4,)], normal).gradients
+
+
 def test_gradients_of_zero_are_no_failure() -> None:
     found = Balanced([(3, 4), (2,)], lambda: torch.zeros(14, dtype=torch.float64))
     assert found.top < 1e-200

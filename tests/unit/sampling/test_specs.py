@@ -125,6 +125,22 @@ def test_energies_and_slopes_of_a_prior_are_those_of_its_formula(chains):
     torch.testing.assert_close(term.gradient(w), w * torch.tensor([1.0, 2.0, 3.0]))
 
 
+def test_the_prior_of_one_chain_is_looked_at_near_that_chain_alone():
+    seen = []
+
+    def log(w):
+        seen.append(w.detach())
+        return -w.square().sum()
+
+    term = Density(log).on(land())
+    w = torch.tensor([[4.0, -3.0, 5.0]], dtype=torch.float64)
+    for run in (term.energy, term.gradient):
+        seen.clear()
+        run(w)
+        assert seen
+        assert max(float((at - w[0]).abs().max()) for at in seen) < 0.05
+
+
 def test_gradients_are_close_chain_by_chain():
     cold, hot = torch.tensor([1e8, 2e8]).double(), torch.tensor([1.0, 2.0]).double()
     both = torch.stack([cold, hot])
