@@ -265,6 +265,23 @@ def test_whatever_comes_between_a_layer_and_what_follows_is_noticed():
         handle.remove()
 
 
+class Normed(nn.Module):
+    def __init__(self, *shape):
+        super().__init__()
+        self.norm, self.head = nn.LayerNorm(shape), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.norm(x.expand(max(2, len(x)), 4))[: len(x)])
+
+
+@pytest.mark.parametrize(("shape", "whole"), [((2, 4), True), ((4,), False)])
+def test_a_norm_over_all_examples_is_no_layer_of_single_ones(shape, whole):
+    found = coverage(landscape(Normed(*shape), rows=2))
+    own = {"norm.weight", "norm.bias"}
+    assert set(found.rest) >= own if whole else not found.rest
+    assert all("leading axis" in found.rest[name] for name in own if whole)
+
+
 def test_outputs_that_are_no_tensor_leave_all_to_products():
     land = cr.Landscape(
         Pair(4, 3), (torch.randn(8, 4), torch.randn(8, 3)), lambda outputs, y: (outputs[0] - y).square().sum(1)

@@ -15,7 +15,9 @@ def plain_ess(x):
     y = np.concatenate([x[:, :half], x[:, -half:]])
     m, n = y.shape
     means = y.mean(1)
-    lagged = [np.mean([((r[: n - t] - a) * (r[t:] - a)).sum() / n for r, a in zip(y, means)]) for t in range(n)]
+    lagged = [
+        np.mean([((r[: n - t] - a) * (r[t:] - a)).sum() / n for r, a in zip(y, means, strict=True)]) for t in range(n)
+    ]
     within = lagged[0] * n / (n - 1)
     total = within * (n - 1) / n + means.var(ddof=1)
     rho = [1.0] + [1 - (within - c) / total for c in lagged[1:]]
