@@ -117,6 +117,17 @@ def test_a_prior_is_known_by_its_name_and_its_values():
     assert Density(torch.distributions.Normal(0.0, 1.0), name="normal").on(land()).spec()["normalized"] is True
 
 
+def test_priors_are_told_apart_at_the_center_and_around_it_to_more_than_rounding():
+    def known(change):
+        return Density(lambda w: -w.square().sum() + change(w - land().center)).on(land()).spec()["values"]
+
+    plain = known(lambda off: off.sum() * 0)
+    for width in (1e-3, 0.1, 1.0):  # a bump on the center itself, and what is off by as much as bumps are wide
+        assert known(lambda off, width=width: (-(off / width).square().sum()).exp() / 10) != plain
+    assert known(lambda off: 1e-3 * off.sum()) != plain
+    assert known(lambda off: 1e-9 * (1 + off.sum())) == plain
+
+
 @pytest.mark.parametrize("chains", [1, 3])
 def test_energies_and_slopes_of_a_prior_are_those_of_its_formula(chains):
     term = quadratic(1.0, 2.0, 3.0).on(land())
