@@ -1,6 +1,7 @@
 """Steps into valleys that are known, what is smooth there, and which pieces of a valley are followed to its center."""
 
 import math
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -141,6 +142,46 @@ def test_steps_are_damped_by_the_square_of_the_residual_relative_to_the_way_from
         assert first_damping(start, 1e3) == pytest.approx(share**2 * straight)
 
 
+@pytest.mark.parametrize("bad", [1, 2, 1000])
+def test_steps_that_lead_away_are_damped_more_and_more_and_given_up(bad):
+    ring, asked = Known(circle, (1.0, 0.0)), []
+
+    def far(w, at=ring.at):
+        linear = at(w)
+
+        def solve(residual, damping):
+            asked.append(damping)
+            return point(1e3, 0.0) if len(asked) <= bad else linear.solve(residual, damping)
+
+        return SimpleNamespace(top=linear.top, solve=solve)
+
+    ring.at = far
+    found = into_valley(ring, point(1.3, 0.4))
+    tries = asked[: bad + 1]
+    assert all(later > 2 * earlier for earlier, later in pairwise(tries))
+    assert (found is None) == (bad == 1000)
+    assert len(tries) < 20
+
+
+def test_a_residual_may_grow_a_little_but_not_without_end():
+    for factor, arrives in ((2.0, True), (10.0, False)):
+        ring, taken = Known(circle, (1.0, 0.0)), []
+
+        def off(w, at=ring.at, factor=factor, taken=taken):
+            linear = at(w)
+
+            def solve(residual, damping):
+                taken.append(damping)
+                if w[0] == 1.3:  # at the first point alone: to where the residual is that much larger
+                    return w - w / w.norm() * math.sqrt(1 + factor * float(residual))
+                return linear.solve(residual, damping)
+
+            return SimpleNamespace(top=linear.top, solve=solve)
+
+        ring.at = off
+        assert (into_valley(ring, point(1.3, 0.4)) is not None) == arrives
+
+
 def rows(outputs, others=None):
     return Rows(outputs, others, 0.0, 0.0, 0)
 
@@ -155,7 +196,8 @@ def test_a_point_is_smooth_where_the_valley_bends_to_second_order_only():
         assert is_smooth(rows(ring), at, point(0.8, -1.1))
     cross = Known(*CROSS)
     assert is_smooth(rows(cross), point(1.0, 0.0), point(1.0, 0.5))
-    assert not is_smooth(rows(cross), point(0.0, 0.0), point(1.0, 0.5))
+    for length in (1e-4, 1.0, 1e4):
+        assert not is_smooth(rows(cross), point(0.0, 0.0), length * point(1.0, 0.5))
     kinked = Known(lambda w: (w[1] - w[0].abs())[None], (0.0, 0.0))
     assert is_smooth(rows(kinked), point(0.5, 0.5), point(1.0, 0.3))
     sharp = Known(lambda w: (w[1] + 3e5 * w[0].square())[None], (0.0, 0.0))
