@@ -252,8 +252,7 @@ def ggn_eigenvalues(land: Landscape) -> Tensor:
     with preserved_rng():
         roots = output_roots(seen, batch)
     if roots.ndim == 0:
-        roots = roots * torch.eye(width, dtype=seen.dtype, device=land.device)
-        roots = roots.expand(land.data.rows, width, width)
+        roots = roots.to(land.device).expand(land.data.rows, width).diag_embed()
     kept = roots.ne(0).any(2).any(0)
     gram = _kernel(seen, batch, roots[:, kept].to(seen.dtype))
     return _eigenvalues(gram).flip(0).clamp(min=0) / land.data.rows

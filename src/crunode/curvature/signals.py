@@ -11,7 +11,7 @@ References:
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import count
 from types import TracebackType
 from typing import Any
@@ -93,10 +93,10 @@ class LayerSignals:
     Attributes:
         layer: The layer.
         names: Full names of its free parameters, by their names in it.
+        calls: How often the layer was called.
         given: What it was given.
         version: How often that tensor had been written to.
         edge: Where the signal comes back to.
-        calls: How often the layer was called.
         inner: What it was given, with its graph; None where that depends on no weight.
         weight: The weight it was called with.
         place: How many layers had been called before it.
@@ -104,13 +104,13 @@ class LayerSignals:
 
     layer: nn.Module
     names: dict[str, str]
+    calls: int
     given: Tensor | None = None
-    version: int = 0
+    version: int = field(init=False)
     edge: GradientEdge | None = None
-    calls: int = 0
     inner: Tensor | None = None
     weight: Tensor | None = None
-    place: int = 0
+    place: int = field(init=False)
 
     def rows(self, signals: Sequence[Tensor]) -> OuterRows | DirectRows:
         """Rows of gradients from the signals of several kinds, each of the shape of the layer's output."""
@@ -188,7 +188,7 @@ class Recorder:
             mine = {name: full for name, full in own.items() if full in wanted}
             once = all(names[id(module.get_parameter(name))] == 1 for name in mine)
             if mine and type(module) in _LINEAR_IN_WEIGHTS and once and set(mine) <= {"weight", "bias"}:
-                self._layers.append(LayerSignals(module, mine))
+                self._layers.append(LayerSignals(module, mine, 0))
                 wanted -= set(mine.values())
         self.covered = not wanted
         self._handles: list[torch.utils.hooks.RemovableHandle] = []

@@ -93,11 +93,9 @@ def fit_pareto(excess: Array) -> tuple[float, float]:
     grid = 1 - np.sqrt(points / (np.arange(points) + 0.5))
     b = grid / (3 * quarter) + 1 / x[-1]
     shapes = np.log1p(-b[:, None] * x).mean(axis=1)
-    fit = n * (np.log(-b / shapes) - shapes - 1)
-    weights = np.exp(fit - fit.max())
-    weights /= weights.sum()
-    weights = np.where(weights >= 10 * np.finfo(np.float64).eps, weights, 0.0)
-    best = float((b * weights).sum() / weights.sum())
+    fit = n * (np.log(-b / shapes) - shapes)
+    likely = fit > _logsumexp(fit) + math.log(10 * np.finfo(np.float64).eps)
+    best = float(np.average(b[likely], weights=np.exp(fit[likely] - fit.max())))
     k = float(np.log1p(-best * x).mean())
     scale = -k / best
     return (n * k + _PRIOR * _PRIOR_K) / (n + _PRIOR), scale

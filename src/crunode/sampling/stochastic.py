@@ -124,7 +124,7 @@ class PSGLD:
         seen = state["count"] > 0
         root = average.sqrt()
         scale = root.square().mean(1, keepdim=True).sqrt()
-        metric = 1 / (root + self.damping * scale + 1e-30)
+        metric = (root + self.damping * scale + 1e-30).reciprocal()
         metric = torch.where(seen, metric / metric.mean(1, keepdim=True), 1.0)
         w.addcmul_(slope * metric, -0.5 * step).addcmul_(noise, (step * metric).sqrt())
         return {"excess": excess}

@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from crunode.curvature.balanced import Balanced
+from crunode.curvature.balanced import Balanced, _alternated, _divided
 from crunode.curvature.kronecker import Kronecker
 
 
@@ -65,6 +65,47 @@ def test_a_point_close_by_takes_as_many_gradients() -> None:
     again = Balanced([(4, 40), (7,)], lambda: torch.randn(167, dtype=torch.float64), first)
     assert again.gradients == first.gradients
     assert again.top == pytest.approx(first.top, rel=0.5)
+
+
+def test_wide_sides_take_as_many_gradients_as_plain_moments_do() -> None:
+    def normal() -> Tensor:
+        return torch.randn(604, dtype=torch.float64)
+
+    # Of the first the moments of the wide side are no more than begun after the least there are.
+    shapes = [(2, 300), (4,)]
+    assert Balanced(shapes, normal).gradients == 2 * Balanced([(20, 30), (4,)], normal).gradients
+
+
+def test_each_side_is_the_second_moment_with_the_other_one_taken_away() -> None:
+    gradient = normal_of(side(6, 3, 1), side(5, 2, 2), 4)
+    stack = torch.stack([gradient().reshape(6, 5) for _ in range(60)])
+    left, right = _alternated(stack, None)
+    torch.testing.assert_close(left, (stack @ right.inverse() @ stack.mT).mean(0) / 5)
+    torch.testing.assert_close(right, (stack.mT @ left.inverse() @ stack).mean(0) / 6, rtol=1e-3, atol=1e-5)
+    again = _alternated(stack, (left, right))
+    torch.testing.assert_close(again, (left, right), rtol=1e-3, atol=1e-5)
+
+
+def test_division_by_a_side_is_by_its_root() -> None:
+    root = side(6, 4, 1)
+    columns = torch.randn(6, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    even = _divided(root @ root.T, columns)
+    torch.testing.assert_close(even.T @ even, columns.T @ (root @ root.T).inverse() @ columns, rtol=1e-6, atol=1e-6)
+    flat = _divided(torch.zeros(3, 3, dtype=torch.float64), torch.zeros(3, 2, dtype=torch.float64))
+    assert not flat.any()
+
+
+@pytest.mark.parametrize("scale", [1e-20, 1.0, 1e20])
+def test_entries_of_gradients_that_were_scaled_have_a_mean_square_of_one(scale: float) -> None:
+    plain, given = normal_of(side(8, 3, 1), side(7, 2, 2), 4), []
+
+    def gradient() -> Tensor:
+        given.append(scale * plain())
+        return given[-1]
+
+    found = Balanced([(8, 7)], gradient)
+    even = torch.stack([found.pull(g, 0.0) for g in given])
+    assert float(even.square().mean()) == pytest.approx(1, rel=0.1)
 
 
 def test_gradients_of_zero_are_no_failure() -> None:

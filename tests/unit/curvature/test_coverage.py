@@ -12,7 +12,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import crunode as cr
 from crunode.curvature import coverage as module
-from crunode.curvature.coverage import coverage
+from crunode.curvature.coverage import Coverage, coverage
 from crunode.curvature.loss_factors import loss_factors
 from crunode.curvature.traces import ggn_trace, hessian_trace
 
@@ -265,11 +265,52 @@ def test_whatever_comes_between_a_layer_and_what_follows_is_noticed():
         handle.remove()
 
 
+class Normed(nn.Module):
+    def __init__(self, *shape):
+        super().__init__()
+        self.norm, self.head = nn.LayerNorm(shape), nn.Linear(4, 3)
+
+    def forward(self, x):
+        return self.head(self.norm(x.expand(max(2, len(x)), 4))[: len(x)])
+
+
+@pytest.mark.parametrize(("shape", "whole"), [((2, 4), True), ((4,), False)])
+def test_a_norm_over_all_examples_is_no_layer_of_single_ones(shape, whole):
+    found = coverage(landscape(Normed(*shape), rows=2))
+    own = {"norm.weight", "norm.bias"}
+    assert set(found.rest) >= own if whole else not found.rest
+    assert all("leading axis" in found.rest[name] for name in own if whole)
+
+
+class Leaking(torch.autograd.Function):
+    """Signals of other examples come back to each, a thousandth of them."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.clone()
+
+    @staticmethod
+    def backward(ctx, slope):
+        return slope + 1e-3 * slope.flip(0)
+
+
+class Leaky(nn.Module):
+    def forward(self, x):
+        return Leaking.apply(x)
+
+
+def test_formulas_are_held_against_derivatives_as_far_as_the_precision_goes():
+    net = nn.Sequential(nn.Linear(4, 4), Leaky(), nn.Linear(4, 3))
+    assert not coverage(landscape(net)).rest
+    assert set(coverage(landscape(net.double())).rest) >= {"0.weight", "0.bias"}
+
+
 def test_outputs_that_are_no_tensor_leave_all_to_products():
     land = cr.Landscape(
         Pair(4, 3), (torch.randn(8, 4), torch.randn(8, 3)), lambda outputs, y: (outputs[0] - y).square().sum(1)
     )
     assert set(coverage(land).rest) == {"weight", "bias"}
+    assert coverage(land).outputs == Coverage((), {}).outputs == 0
     assert hessian_trace(land, tolerance=1e-4).value == pytest.approx(dense(land), rel=1e-4)
 
 

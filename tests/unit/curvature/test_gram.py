@@ -81,6 +81,10 @@ def other_convolutions() -> nn.Module:
     return nn.Sequential(*layers)
 
 
+def volumes() -> nn.Module:
+    return nn.Sequential(nn.Conv3d(2, 3, 2, padding=1, stride=2), nn.Tanh(), nn.Flatten(), nn.Linear(24, 3))
+
+
 def sequence() -> nn.Module:
     layers = [nn.Conv1d(4, 3, 2, padding=1), nn.Tanh(), nn.Flatten(), nn.Linear(12, 3)]
     return nn.Sequential(nn.LayerNorm((4, 3)), *layers)
@@ -94,6 +98,7 @@ MODELS = {
     "mlp": (mlp, (4,), "layers"),
     "conv": (conv, (2, 6, 6), "layers"),
     "other convolutions": (other_convolutions, (2, 6, 6), "layers"),
+    "volumes": (volumes, (2, 3, 3, 3), "layers"),
     "sequence": (sequence, (4, 3), "layers"),
     "positions": (positions, (4, 3), "layers"),
     "tied": (Tied, (4,), "examples"),

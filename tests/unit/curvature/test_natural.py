@@ -212,6 +212,17 @@ def test_momentum_and_decay_are_those_of_sgd(nesterov: bool) -> None:
         torch.testing.assert_close(flat(ours.parameters()), flat(theirs.parameters()), rtol=1e-9, atol=1e-12)
 
 
+def test_there_is_no_momentum_and_no_decay_unless_asked_for() -> None:
+    x, y = batch()
+    plain, told = mlp(), mlp()
+    first = NaturalGradient(plain, F.cross_entropy, lr=0.05)
+    second = NaturalGradient(told, F.cross_entropy, lr=0.05, momentum=0.0, nesterov=False, weight_decay=0.0)
+    for _ in range(3):
+        first.step(x, y)
+        second.step(x, y)
+    assert torch.equal(flat(plain.parameters()), flat(told.parameters()))
+
+
 def test_groups_have_their_own_settings_and_one_fisher_matrix() -> None:
     model, (x, y) = mlp(), batch()
     want, _ = dense_direction(*dense_fisher(model, x, y, "empirical"), 1e-2)

@@ -200,6 +200,11 @@ def test_a_share_of_zeros_is_that_of_what_layers_before_the_last_give():
     assert "CURV822" in [f.code for f in found.findings]
 
 
+def test_where_layers_were_not_looked_at_no_zeros_are_told():
+    found = hessian_trace(land(nn.ReLU()), method="hutchinson", probes=101)
+    assert found.diagnostics["zeros"] == 0
+
+
 def test_a_trace_says_what_its_parts_were():
     given = land()
     hessian, ggn = whole(given)

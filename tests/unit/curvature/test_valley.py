@@ -235,6 +235,28 @@ def test_further_starts_are_asked_for_at_singular_points_alone():
     assert asked == [singular.dim]
 
 
+def test_without_a_reach_no_step_goes_farther():
+    land = toys.reduced_rank(3, 3, 3, 1, n=40)
+    usual, none, far = (valley(land, starts=1, around=(0.05,), **more) for more in ({}, {"reach": 0.0}, {"reach": 0.5}))
+    assert usual == none
+    assert max(usual.distances) < 0.06
+    assert max(far.distances) > 2 * max(usual.distances)
+
+
+@pytest.mark.parametrize("krylov", [False, True])
+def test_what_was_looked_at_is_told(krylov):
+    land = toys.reduced_rank(3, 2, 4, 1, n=60)
+    found = valley(land, starts=1, around=(0.05,), krylov=krylov)
+    assert found.method == ("krylov" if krylov else "dense")
+    assert found.rows == 4 * found.examples
+    assert 0 < found.examples < 60
+    assert found.gradients > 10
+    assert len(found.ranks) == len(found.errors) == len(found.distances)
+    assert all(0 <= d < 0.1 for d in found.distances)
+    # At the center one layer's rank shows the outputs, the other's the inputs: 1·3 + 4·1 − 1, and more beside it.
+    assert found.here == pytest.approx(6, abs=0.5)
+
+
 @pytest.mark.parametrize(
     ("rank", "error", "distance", "sank"),
     [

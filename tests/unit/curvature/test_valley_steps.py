@@ -1,6 +1,7 @@
 """Steps into valleys that are known, what is smooth there, and which pieces of a valley are followed to its center."""
 
 import math
+from itertools import pairwise
 from types import SimpleNamespace
 
 import pytest
@@ -121,6 +122,66 @@ def test_a_slope_that_dies_away_on_the_way_is_none():
     assert into_valley(double, point(0.5, 2.0)) is None
 
 
+def first_damping(start, scale=1.0):
+    plane, asked = Known(lambda w: scale * w[:1], (0.0, 0.0)), []
+
+    def noted(w, at=plane.at):
+        linear = at(w)
+        return SimpleNamespace(top=linear.top, solve=lambda r, d: asked.append(d) or linear.solve(r, d))
+
+    plane.at = noted
+    into_valley(plane, start)
+    return asked[0]
+
+
+def test_steps_are_damped_by_the_square_of_the_residual_relative_to_the_way_from_the_center():
+    straight = first_damping(point(1.0, 0.0))
+    assert 0 < straight < 0.1  # the first step takes most of the way
+    for start, share in ((point(0.3, 0.4), 0.6), (point(3.0, 4.0), 0.6), (point(0.8, 0.6), 0.8)):
+        assert first_damping(start) == pytest.approx(share**2 * straight)
+        assert first_damping(start, 1e3) == pytest.approx(share**2 * straight)
+
+
+@pytest.mark.parametrize("bad", [1, 2, 1000])
+def test_steps_that_lead_away_are_damped_more_and_more_and_given_up(bad):
+    ring, asked = Known(circle, (1.0, 0.0)), []
+
+    def far(w, at=ring.at):
+        linear = at(w)
+
+        def solve(residual, damping):
+            asked.append(damping)
+            return point(1e3, 0.0) if len(asked) <= bad else linear.solve(residual, damping)
+
+        return SimpleNamespace(top=linear.top, solve=solve)
+
+    ring.at = far
+    found = into_valley(ring, point(1.3, 0.4))
+    tries = asked[: bad + 1]
+    assert all(later > 2 * earlier for earlier, later in pairwise(tries))
+    assert (found is None) == (bad == 1000)
+    assert len(tries) < 20
+
+
+def test_a_residual_may_grow_a_little_but_not_without_end():
+    for factor, arrives in ((2.0, True), (10.0, False)):
+        ring, taken = Known(circle, (1.0, 0.0)), []
+
+        def off(w, at=ring.at, factor=factor, taken=taken):
+            linear = at(w)
+
+            def solve(residual, damping):
+                taken.append(damping)
+                if w[0] == 1.3:  # at the first point alone: to where the residual is that much larger
+                    return w - w / w.norm() * math.sqrt(1 + factor * float(residual))
+                return linear.solve(residual, damping)
+
+            return SimpleNamespace(top=linear.top, solve=solve)
+
+        ring.at = off
+        assert (into_valley(ring, point(1.3, 0.4)) is not None) == arrives
+
+
 def rows(outputs, others=None):
     return Rows(outputs, others, 0.0, 0.0, 0)
 
@@ -135,7 +196,8 @@ def test_a_point_is_smooth_where_the_valley_bends_to_second_order_only():
         assert is_smooth(rows(ring), at, point(0.8, -1.1))
     cross = Known(*CROSS)
     assert is_smooth(rows(cross), point(1.0, 0.0), point(1.0, 0.5))
-    assert not is_smooth(rows(cross), point(0.0, 0.0), point(1.0, 0.5))
+    for length in (1e-4, 1.0, 1e4):
+        assert not is_smooth(rows(cross), point(0.0, 0.0), length * point(1.0, 0.5))
     kinked = Known(lambda w: (w[1] - w[0].abs())[None], (0.0, 0.0))
     assert is_smooth(rows(kinked), point(0.5, 0.5), point(1.0, 0.3))
     sharp = Known(lambda w: (w[1] + 3e5 * w[0].square())[None], (0.0, 0.0))
@@ -278,6 +340,110 @@ def test_only_clear_points_count_where_there_are_some():
     vague = Walk(lambda at: (50.0, 5.0), made(50.0, 0.04, 5.0), made(40.0, 0.04, 9.0))
     vague.approach(0.5, 1, 0.0)
     assert [s.rank for s in vague.found] == [50.0]  # errors of more than twice the least share are left out
+
+
+def looked(shares, reach, enough, *ranks, nearer=1.0):
+    """What steps are asked for from a center with rank 3, and what is found."""
+    rank, asked = iter(ranks), []
+    walk = Walk(lambda at: next(rank))
+    walk._here, walk._nearer, walk._random = (3.0, 0.0), nearer, torch.ones
+
+    def step(share, factors, random, far):
+        asked.append((share, far))
+        return point(share, 0.0) * factors[0]
+
+    walk._around = SimpleNamespace(unit=1.0, sizes=[2, 3], step=step)
+    walk.look(shares, reach, enough)
+    return asked, walk
+
+
+def test_points_are_looked_at_until_there_are_enough_or_all_have_the_rank_of_the_center():
+    three, five = (3.0, 0.0), (5.0, 0.0)
+    asked, walk = looked((0.1, 0.1, 0.03), 0.0, 3, three)
+    assert (len(asked), len(walk.found), walk.all_alike()) == (1, 1, True)
+    asked, walk = looked((0.1, 0.1, 0.03), 0.0, 2, None, five, three)
+    assert [share for share, _ in asked] == [0.1, 0.1, 0.03]
+    assert ([s.rank for s in walk.found], walk.all_alike()) == ([5.0, 3.0], False)
+    asked, walk = looked((0.1, 0.1, 0.03), 0.0, 2, five, five)
+    assert len(asked) == len(walk.found) == 2
+    assert all(s.factors.shape == (2,) for s in walk.found)
+    assert not looked((0.1,), 0.0, 1, None)[1].all_alike()
+
+
+def test_the_first_of_several_looks_is_from_closer_than_the_others():
+    five = (5.0, 0.0)
+    first, second, third = (far for _, far in looked((0.1, 0.1, 0.1), 2.0, 9, five, five, five)[0])
+    assert 0 < first < second == third == 2.0
+    assert looked((0.1,), 2.0, 9, five)[0] == [(0.1, 2.0)]
+    halved = [far for _, far in looked((0.1, 0.1), 2.0, 9, five, five, nearer=0.5)[0]]
+    assert halved == [first / 2, 1.0]
+
+
+def test_further_starts_are_counted_from_the_center():
+    walk, seen = Walk(lambda at: seen.append(at.tolist()) or ((5.0, 0.0) if at[0] > 2 else None)), []
+    walk._center = point(1.0, 2.0)
+    walk.look_from([point(0.5, 0.0), point(3.0, -1.0)])
+    assert seen == [[1.5, 2.0], [4.0, 1.0]]
+    assert [s.point.tolist() for s in walk.found] == [[4.0, 1.0]]
+
+
+class Ranked(Known):
+    def at(self, w):
+        linear = super().at(w)
+        linear.rank = lambda cut, band, random: (float(torch.linalg.matrix_rank(self.slopes(w), atol=1e-6)), 0.0)
+        return linear
+
+    def slopes(self, w):
+        return torch.autograd.functional.jacobian(self.function, w)
+
+
+def walk_on(function, center, here):
+    chance = torch.Generator().manual_seed(0)
+    outputs = Ranked(function, center)
+    around = Surroundings(outputs.seen.center, [(len(center),)], [None])
+    return _Walk(rows(outputs), here, around, lambda size: torch.randn(size, generator=chance, dtype=torch.float64))
+
+
+def test_a_center_is_smooth_where_a_step_that_j_does_not_see_leads_to_a_point_of_its_rank():
+    ring = walk_on(circle, (0.6, 0.8), (1.0, 0.0))
+    assert ring.smooth_at(0.05)
+    (found,) = ring.found
+    assert (found.rank, found.error) == (1.0, 0.0)
+    assert 0.01 < found.distance < 0.051  # what J sees of the step is taken away
+    assert float(found.point.norm()) == pytest.approx(1)
+    assert not walk_on(circle, (0.6, 0.8), (2.0, 0.0)).smooth_at(0.05)
+    cross = walk_on(*CROSS, (0.0, 0.0))
+    assert not cross.smooth_at(0.05)
+    assert cross.found == []
+
+
+def test_a_step_that_a_slanted_kernel_made_longer_has_the_length_asked_for():
+    walk = walk_on(circle, (0.6, 0.8), (1.0, 0.0))
+    outputs = walk._rows.outputs
+    at = outputs.at
+
+    def slanted(w):
+        linear = at(w)
+        kernel = linear.kernel
+        linear.kernel = lambda step: 20 * kernel(step)
+        return linear
+
+    outputs.at = slanted
+    assert walk.smooth_at(0.05)
+    assert walk.found[0].distance == pytest.approx(0.05, rel=0.01)
+
+
+@pytest.mark.parametrize(
+    ("here", "kept"), [((1.4, 0.0), True), ((1.6, 0.0), False), ((2.9, 1.0), True), ((3.1, 1.0), False)]
+)
+def test_a_point_of_clearly_less_rank_than_the_center_is_too_far(here, kept):
+    walk = walk_on(circle, (0.6, 0.8), here)
+    found = walk._smooth(point(0.7, 0.9))
+    assert (found is not None) == kept
+    assert walk._nearer == (1.0 if kept else 0.5)
+    if kept:
+        apart = math.hypot(0.7 / math.hypot(0.7, 0.9) - 0.6, 0.9 / math.hypot(0.7, 0.9) - 0.8)
+        assert found.distance == pytest.approx(apart)
 
 
 def factors_of(k, found=()):

@@ -117,12 +117,39 @@ def test_a_prior_is_known_by_its_name_and_its_values():
     assert Density(torch.distributions.Normal(0.0, 1.0), name="normal").on(land()).spec()["normalized"] is True
 
 
+def test_priors_are_told_apart_at_the_center_and_around_it_to_more_than_rounding():
+    def known(change):
+        return Density(lambda w: -w.square().sum() + change(w - land().center)).on(land()).spec()["values"]
+
+    plain = known(lambda off: off.sum() * 0)
+    for width in (1e-3, 0.1, 1.0):  # a bump on the center itself, and what is off by as much as bumps are wide
+        assert known(lambda off, width=width: (-(off / width).square().sum()).exp() / 10) != plain
+    assert known(lambda off: 1e-3 * off.sum()) != plain
+    assert known(lambda off: 1e-9 * (1 + off.sum())) == plain
+
+
 @pytest.mark.parametrize("chains", [1, 3])
 def test_energies_and_slopes_of_a_prior_are_those_of_its_formula(chains):
     term = quadratic(1.0, 2.0, 3.0).on(land())
     w = torch.randn(chains, 3, generator=torch.Generator().manual_seed(1), dtype=torch.float64)
     torch.testing.assert_close(term.energy(w), 0.5 * (w.square() * torch.tensor([1.0, 2.0, 3.0])).sum(1))
     torch.testing.assert_close(term.gradient(w), w * torch.tensor([1.0, 2.0, 3.0]))
+
+
+def test_the_prior_of_one_chain_is_looked_at_near_that_chain_alone():
+    seen = []
+
+    def log(w):
+        seen.append(w.detach())
+        return -w.square().sum()
+
+    term = Density(log).on(land())
+    w = torch.tensor([[4.0, -3.0, 5.0]], dtype=torch.float64)
+    for run in (term.energy, term.gradient):
+        seen.clear()
+        run(w)
+        assert seen
+        assert max(float((at - w[0]).abs().max()) for at in seen) < 0.05
 
 
 def test_gradients_are_close_chain_by_chain():
