@@ -1,5 +1,6 @@
 """What papers print, written down from their text, against tables and settings of the recipes."""
 
+import itertools
 import math
 
 import pytest
@@ -218,7 +219,7 @@ def test_severity_is_measured_over_two_decades_of_rates_at_three_weight_decays()
         rates = slow.settings["rates"] + fast.settings["rates"]
         assert len(slow.settings["rates"]) == len(fast.settings["rates"]) == 5
         assert (rates[0], rates[-1]) == (1e-4, 1e-2)
-        steps = [b / a for a, b in zip(rates, rates[1:], strict=False)]
+        steps = [b / a for a, b in itertools.pairwise(rates)]
         assert steps == pytest.approx([100 ** (1 / 9)] * 9, rel=5e-3)
         for cell in (slow, fast):
             s = cell.settings
