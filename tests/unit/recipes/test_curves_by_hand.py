@@ -335,7 +335,9 @@ def test_equations_of_state_by_hand(monkeypatch):
         assert found[where + "n(Bg + Cv) − (β−1)V"].paper == 4 / beta
         assert found[where + "n E[Bg − Bt] − βV"].paper == 0
         # Squares of the variance of a loss are left out: 2λ(λ + 1)/(β²n).
-        assert found[where + "n E[Bg]"].tolerance == pytest.approx(12 / beta**2 / 1000)
+        assert found[where + "n E[Bg]"].tolerance == pytest.approx(
+            12 / beta**2 / 1000 + 3 * found[where + "n E[Bg]"].se
+        )
         where = f"{watanabe_criteria.MODELS['singular']}, n = 1000, β = {beta:g}: "
         assert found[where + "ν"].ours == pytest.approx(1.5)
         assert found[where + "n E[Bg] − (λ−ν)/β − ν"].ours == pytest.approx(0, abs=1e-12)
@@ -372,3 +374,14 @@ def test_criteria_of_one_dimension_are_integrals(beta):
     assert found["v"] == pytest.approx(v, rel=1e-6)
     assert found["cv"] == pytest.approx(cv, rel=1e-6)
     assert found["waic"] == pytest.approx(bt + beta * v, rel=1e-6)
+
+
+@pytest.mark.parametrize("value", [-0.3, 0.7])
+def test_constants_have_no_frequency_whatever_their_sign(value):
+    p = 7
+    first = torch.full((2, 2 * p), value, dtype=torch.float64)
+    first[1, :p] = torch.cos(2 * math.pi * torch.arange(p, dtype=torch.float64) / p)
+    found = fourier_features(QuadraticNetwork.of(first, torch.full((p, 2), value, dtype=torch.float64)))
+    assert found.frequency.tolist() == [0, 1]
+    assert found.share.tolist() == [0.0, pytest.approx(1.0)]
+    assert found.output_frequency.tolist() == [0, 0]
