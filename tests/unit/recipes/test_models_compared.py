@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from crunode.recipes import cullen2026_scaling, model_selection, watanabe_criteria
-from crunode.recipes.base import Cell
+from crunode.recipes.base import Cell, Result
 
 # The table of docs/recipes/cullen2026.md: p, K, and what is chosen besides.
 NETWORKS = [
@@ -112,3 +112,53 @@ def test_posteriors_by_hmc_are_warmed_up_for_a_third_of_their_draws():
     (toy,) = [cell.settings for cell in watanabe_criteria.cells("toy", 0) if "hmc" in cell.settings]
     assert toy["model"] == "regular"
     assert toy["warmup"] < toy["draws"]
+
+
+def test_criteria_on_weak_data_are_less_the_loss_of_the_truth(monkeypatch):
+    n, seen = 60, {}
+
+    class Drawn:
+        def of(self, k, pointwise):
+            assert pointwise
+            return k
+
+    def drawing(data, width, levels, **options):
+        seen.update(data=data, levels=levels, **options)
+        return Drawn()
+
+    def number(value):
+        return type("Estimate", (), {"value": value, "se": 0.5})
+
+    def of_level(nbeta, value):
+        assert nbeta in seen["levels"]
+        return number(value)
+
+    monkeypatch.setattr(model_selection, "draw_posteriors", drawing)
+    monkeypatch.setattr(model_selection, "free_energy", lambda k: number(10.0 + k))
+    monkeypatch.setattr(model_selection.criteria, "wbic", lambda k, nbeta: of_level(nbeta, 100.0 + k))
+    monkeypatch.setattr(model_selection.criteria, "waic", lambda k, nbeta: of_level(nbeta, 2.0 + k))
+    settings = {"truth": "weak", "n": n, "hidden": 2, "sets": 2, "chains": 2, "draws": 7, "warmup": 5, "seed": 1}
+    found = model_selection.compute(Cell("a", settings))
+    assert seen["precision"] == 1.0  # a standard normal prior
+    truth = torch.diag(torch.tensor([1.5, 0.45, 0.0, 0.0], dtype=torch.float64))
+    for k in range(2):
+        base = float((seen["data"].y[k] - seen["data"].x[k] @ truth).square().sum()) / 2
+        assert found["wbic"][k] == pytest.approx(100 + k - base)
+        assert found["waic"][k] == pytest.approx(n * (2 + k) - base)
+
+
+def test_growth_of_the_free_energy_is_that_above_the_best_fit():
+    """From n = 200 to 51 200: 6 log n at H = 2, 7 log n less log log n at H = 3, 7.5 log n at H = 4."""
+    results = []
+    for hidden, coefficient, times in ((2, 6.0, 0), (3, 7.0, 1), (4, 7.5, 0)):
+        for n, fit in ((200, 5.0), (51_200, 90.0)):
+            price = coefficient * math.log(n) - times * math.log(math.log(n))
+            held = {"free": [fit + price - 0.1, fit + price + 0.1], "fit": [fit, fit]}
+            held |= {name: [0.0, 0.0] for name in ("free_se", "law", "bic")}
+            results.append(Result(Cell("a", {"truth": "strong", "n": n, "hidden": hidden}), held, 0.0))
+    rows = model_selection._growth(results, "paper")
+    assert [row.verdict for row in rows] == ["agrees"] * 3
+    for row in rows:
+        assert row.ours == pytest.approx(row.paper)
+        # Two ends, each with the error 0.1 of a mean of two.
+        assert row.se == pytest.approx(math.sqrt(2) * 0.1 / math.log(256))
