@@ -192,7 +192,7 @@ def _start(family: str, values: np.ndarray, known: Mapping[str, float]) -> dict[
 
 
 def _picked(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Some of the eigenvalues, evenly through the spectrum, and the middles of their shares."""
+    """Up to 200 of the eigenvalues, evenly through the spectrum, and the middles of their shares."""
     upper = np.searchsorted(values, values, side="right")
     lower = np.searchsorted(values, values, side="left")
     at = np.unique(np.linspace(0, len(values) - 1, min(_POINTS, len(values))).round().astype(int))

@@ -74,7 +74,7 @@ def least_squares(residuals: Callable[[np.ndarray], np.ndarray], start: np.ndarr
             damping *= 10
             continue
         new = residuals(at + step)
-        if np.isfinite(new).all() and new @ new <= rest @ rest:
+        if new @ new <= rest @ rest:  # never with what is not finite
             small = np.abs(step).max() <= 1e-9 * max(1.0, np.abs(at).max())
             at, rest, damping = at + step, new, damping / 10
             if small:

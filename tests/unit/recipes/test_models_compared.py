@@ -7,6 +7,7 @@ import torch
 
 from crunode.recipes import cullen2026_scaling, model_selection, watanabe_criteria
 from crunode.recipes.base import Cell, Result
+from crunode.recipes.cullen2026.constructed import construct
 
 # The table of docs/recipes/cullen2026.md: p, K, and what is chosen besides.
 NETWORKS = [
@@ -28,6 +29,14 @@ NETWORKS = [
     ("ntk", 5, 4, {"centred": True}),
     ("stage-two", 3, 4, {"inputs": 4, "active": 2}),
 ]
+
+
+@pytest.mark.parametrize(("hidden", "stated"), [(9, "the units do not cancel"), (10, "the rank-one features")])
+def test_what_is_to_hold_turns_at_as_many_units_as_symmetric_matrices_have_entries(hidden, stated):
+    made = construct("generic", 3, hidden, inputs=4)  # 4·5/2 = 10
+    said = [check.hypothesis for check in (*made.checks, *made.missed)]
+    assert sum("units do not cancel" in one or "rank-one features" in one for one in said) == 1
+    assert any(stated in one for one in said)
 
 
 def test_constructed_networks_are_those_of_the_page():

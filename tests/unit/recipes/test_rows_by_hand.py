@@ -343,3 +343,14 @@ def test_critical_points_need_five_for_a_correlation():
     assert found["exponent"][0] == pytest.approx(1.5, abs=0.02)
     bent = np.where(energy > 0.6, 0.9, 0.4 * (energy - 0.2) ** 1.5)
     assert by_index._fits(energy, bent)["critical"][0] == pytest.approx(0.2, abs=1e-3)
+
+
+def test_random_spectra_are_told_by_energy_distance_and_shares():
+    settings = {"kind": "random", "model": "linear", "ratio": 0.25, "size": 200, "seed": 0}
+    found = by_spectrum.compute(Cell("a", settings))
+    spectra = next(value for value in found.values() if isinstance(value, list))
+    assert [one["energy"] for one in spectra] == list(by_spectrum.ENERGIES)
+    for one in spectra:
+        assert 0 <= one["distance"] < 0.1
+        assert one["negative"] == pytest.approx(one["index"], abs=0.05)
+        assert sum(x < 0 for x in one["quantiles"]) == pytest.approx(100 * one["negative"], abs=2)

@@ -261,3 +261,20 @@ def test_a_range_that_matters_less_than_the_errors_is_not_told():
 
 def noisy_index(x):
     return np.clip(power(x, 0.2, 1.5, 0.1) + 0.001 * np.sin(40 * x), 0, 1)
+
+
+def test_where_the_mean_is_zero_the_first_size_has_the_unit_of_eigenvalues():
+    values = np.linspace(-1, 1, 101)
+    one, other = (fitting._start("linear", scale * values, {}) for scale in (1.0, 100.0))
+    assert one["variance"] > 0
+    assert other["variance"] == pytest.approx(100 * one["variance"])
+    assert other["sigma"] == pytest.approx(100 * one["sigma"])
+
+
+def test_a_spectrum_is_compared_at_200_of_its_eigenvalues():
+    values = np.linspace(0, 1, 1001)
+    at, shares = fitting._picked(values)
+    assert len(at) == 200
+    assert at[[0, -1]].tolist() == [0, 1]
+    assert shares == pytest.approx((at * 1000 + 0.5) / 1001)
+    assert len(fitting._picked(values[:50])[0]) == 50
