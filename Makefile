@@ -30,7 +30,7 @@ fi; \
 $(1)/bin/python -m pip install -q $(2)
 endef
 
-.PHONY: help setup test quick coverage trainers lint census mutants golden demo bench docs clean
+.PHONY: help setup test collected quick coverage trainers lint census mutants golden demo bench docs clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -38,10 +38,15 @@ help: ## list the targets
 
 setup: $(VENV)/.stamp-dev ## make .venv with crunode (editable) and the development tools
 
-test: lint $(MIN)/.stamp ## lint, all tests, then what differs in a minimal install
+test: $(VENV)/.stamp-dev $(MIN)/.stamp ## lint, all tests, then what differs in a minimal install
+	@$(MAKE) --no-print-directory -j 2 lint collected
 	$(ONE_THREAD) CRUNODE_REQUIRE_ALL=1 $(BIN)/python -m pytest -n $(WORKERS) -m "$(MARK)"
 	@echo "== minimal install: torch, numpy, safetensors, pytest =="
 	$(ONE_THREAD) $(MIN)/bin/python -m pytest tests/minimal tests/contracts/test_import_time.py
+
+# While types are checked the other core compiles the tests once, which each worker would do for itself.
+collected: $(VENV)/.stamp-dev
+	@$(ONE_THREAD) $(BIN)/python -m pytest --collect-only -qq > /dev/null || true
 
 quick: $(VENV)/.stamp-dev ## while editing: ruff, and the tests that are not marked heavy
 	$(BIN)/ruff check . && $(BIN)/ruff format --check .
