@@ -131,6 +131,7 @@ def test_less_passes_and_is_written_on_request_only(tree):
     assert '"crunode.b" = 3' in held.read_text()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("text", "said"),
     [

@@ -21,7 +21,11 @@ def tiny(monkeypatch):
     return tiny_recipe.RECIPE
 
 
-@pytest.mark.parametrize("name", BUILT_IN)
+# Toy sizes that take five to thirteen seconds: their rows and parts are held against hand-made ones in tests/unit/recipes.
+LONG = ("cullen2026-scaling", "freeman2016-connectivity", "li2018-surface", "murfet2020-rlct")
+
+
+@pytest.mark.parametrize("name", [pytest.param(n, marks=[pytest.mark.slow] * (n in LONG)) for n in BUILT_IN])
 def test_recipe_is_valid(name):
     # Whether a table at toy size agrees is the recipes' own affair; here a fixed seed has to give one that does.
     run = check_recipe(recipe(name), seconds=120)

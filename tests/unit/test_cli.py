@@ -58,6 +58,7 @@ def test_no_words_give_the_help(run):
     assert all(name in out for name in ("llc", "show", "explain", "doctor", "demo"))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("words", [["frobnicate"], ["llc"], ["explain", "--frob"], ["demo"]])
 def test_wrong_usage_exits_2_without_traceback(run, words):
     code, out, err = run(*words)
@@ -151,6 +152,7 @@ def test_errors_as_json(run, factory):
     assert json.loads(out)["error"]["type"] == "UsageError"
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("suffix", ["safetensors", "pt"])
 def test_weights_are_loaded(run, factory, tmp_path, suffix):
     path = tmp_path / f"w.{suffix}"

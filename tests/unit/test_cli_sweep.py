@@ -59,6 +59,7 @@ def test_json_is_the_sweep_and_the_only_thing_on_standard_output(run, target, de
     assert cr.Sweep.from_dict(found).cells[1].diverged
 
 
+@pytest.mark.heavy
 def test_exit_1_when_the_default_estimate_is_not_ok(run, target, default):
     default["kernel"] = cr.HMC(step=1e-4, leaps=1)
     code, out, _ = run("sweep", target, "--step", "1e-5", *QUICK)

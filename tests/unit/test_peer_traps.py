@@ -139,6 +139,7 @@ def test_the_model_is_left_in_its_mode_and_without_gradients():
     assert all(p.grad is None for p in model.parameters())
 
 
+@pytest.mark.heavy
 def test_six_seeds_agree_with_each_other_and_with_the_truth():
     """The baseline is the loss on all data, so that repeats differ by Monte-Carlo error only."""
     options = {"nbeta": "wbic", "precision": 1.0, "kernel": cr.HMC(step=0.01, leaps=6), "chains": 4, "draws": 100}

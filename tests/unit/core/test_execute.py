@@ -210,6 +210,7 @@ def test_job_may_have_processes(jobs):
     assert list(Processes(1).map(jobs.child, [0])) == [0]
 
 
+@pytest.mark.heavy
 def test_killed_workers_are_replaced(jobs, tmp_path):
     work = [(f"{tmp_path}/", index) for index in range(6)]
     assert list(Processes(2).map(jobs.die_once, work)) == list(range(6))
@@ -267,6 +268,7 @@ def start(jobs, tmp_path, work, guard="if __name__ == '__main__':"):
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("ending", [signal.SIGINT, signal.SIGKILL])
 def test_workers_end_with_their_parent(jobs, tmp_path, ending):
     (tmp_path / "pids").mkdir()
@@ -279,6 +281,7 @@ def test_workers_end_with_their_parent(jobs, tmp_path, ending):
     eventually(lambda: not any(map(alive, pids)))
 
 
+@pytest.mark.heavy
 def test_script_without_guard_is_told(jobs, tmp_path):
     process = start(jobs, tmp_path, "abs, [1]", guard="if True:")
     _, errors = process.communicate(timeout=60)

@@ -400,6 +400,7 @@ def test_finish_saves_estimates(tmp_path):
     assert load_estimate(run.folder, "llc").value == 2.5
 
 
+@pytest.mark.heavy
 def test_second_handle_waits_its_turn(tmp_path):
     one, two = create(tmp_path / "run"), create(tmp_path / "run")
     one.resume(0)
@@ -421,6 +422,7 @@ time.sleep(60)
 """
 
 
+@pytest.mark.heavy
 def test_lock_of_a_killed_process_is_free(tmp_path):
     run = create(tmp_path / "run")
     process = subprocess.Popen([sys.executable, "-c", WRITER, str(run.folder)], stdout=subprocess.PIPE, text=True)

@@ -27,6 +27,7 @@ def side(size: int, orders: float, seed: int) -> Tensor:
     return axes * torch.logspace(0, -orders / 2, size, dtype=torch.float64)
 
 
+@pytest.mark.heavy
 @settings(max_examples=15)
 @given(st.integers(8, 20), st.integers(8, 20), st.floats(0, 8), st.integers(0, 50))
 def test_a_product_is_found_over_all_its_orders_of_magnitude(a: int, b: int, orders: float, seed: int) -> None:

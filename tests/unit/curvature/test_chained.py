@@ -126,6 +126,7 @@ def assert_same(found, expected):
     torch.testing.assert_close(found, expected, rtol=1e-8, atol=1e-10 + 1e-9 * float(expected.abs().max()))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("loss", [F.cross_entropy, F.mse_loss, coupled], ids=lambda f: f.__name__)
 @pytest.mark.parametrize("bias", [True, False], ids=["biases", "none"])
 @pytest.mark.parametrize("kind", CHAINS)

@@ -214,6 +214,7 @@ def test_models_that_are_linear_have_the_gauss_newton_matrix_for_a_hessian():
     assert residual_part(land).dense().abs().max() == 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("loss", ["gaussian", F.mse_loss, "bernoulli", F.binary_cross_entropy_with_logits, "positions"])
 def test_sampled_labels_average_to_the_true_fisher_matrix(loss):
     """The mean of 100 draws, within 5.5 standard errors for 36 entries: about one false alarm in 10 000 runs."""

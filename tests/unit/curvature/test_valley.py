@@ -32,6 +32,7 @@ def local(widths, ranks):
     return float(deep_linear_local(sizes, table))
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("case", [(2, 2, 2, 0), (3, 2, 3, 1), (5, 3, 5, 0), (4, 3, 8, 0), (6, 4, 6, 2)])
 def test_two_layers(case):
     inputs, hidden, outputs, rank = case
@@ -52,6 +53,7 @@ def test_two_layers(case):
     assert max(found.errors) == 0
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("widths", "ranks"),
     [

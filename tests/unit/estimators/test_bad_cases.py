@@ -142,6 +142,7 @@ def test_a_saddle_is_not_ok(potential, nbeta):
     assert "a saddle" in said(estimate, "LLC111")
 
 
+@pytest.mark.heavy
 def test_a_saddle_is_found_where_the_prior_holds_chains_on_it():
     """The chains see a loss that neither rises nor falls, and no drift: nothing but the descent tells."""
     estimate = cr.llc(function(saddle, 2), nbeta="wbic", precision=1e7, **FEWER)
@@ -186,6 +187,7 @@ def test_few_examples_are_named():
     assert "n = 50" in said(estimate, "LLC105")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("polish", [False, True])
 def test_steps_that_diverge_raise_with_what_there_is(polish):
     options = {"kernel": cr.SGLD(step=10.0), "polish": polish, **FEWER}
@@ -206,6 +208,7 @@ def test_steps_that_are_merely_too_large_are_named():
     assert estimate.error > abs(estimate.value - 2.5) / 2
 
 
+@pytest.mark.heavy
 def test_trajectories_that_are_never_accepted_are_not_ok():
     estimate = cr.llc(*regression(), "gaussian", kernel=cr.HMC(step=10.0), **FEWER)
     assert not estimate.ok
@@ -219,6 +222,7 @@ def test_a_budget_far_too_small_is_refused_with_what_it_takes(budget):
         cr.llc(*regression(), "gaussian", budget=budget)
 
 
+@pytest.mark.heavy
 def test_a_few_draws_are_not_ok():
     estimate = cr.llc(*regression(), "gaussian", chains=2, draws=5, warmup=0)
     assert not estimate.ok
@@ -234,6 +238,7 @@ def test_missing_values_are_refused_with_their_place(part, row):
     assert row == 0 or f"example {row}" in str(caught.value)
 
 
+@pytest.mark.heavy
 def test_chains_that_leave_the_region_are_not_ok():
     estimate = cr.llc(function(hole, 10), **FEWER)
     assert not estimate.ok

@@ -18,6 +18,7 @@ def away(land: Landscape, seed: int, reach: float = 1.0) -> torch.Tensor:
     return Scale(land, 0.1, reach)(torch.randn(land.dim, generator=torch.Generator().manual_seed(seed))).double()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", [0, 1, 2])
 def test_around_a_smooth_point_the_rank_is_that_of_the_center(seed: int) -> None:
     land = reduced_rank(60, 20, 60, rank=20)
@@ -37,6 +38,7 @@ def test_hidden_directions_are_counted() -> None:
     assert found.rank > 2 * 464
 
 
+@pytest.mark.heavy
 def test_the_same_seed_gives_the_same_rank_and_nothing_is_changed() -> None:
     land = reduced_rank(60, 20, 60, rank=4)
     center, offset, state = land.center.clone(), away(land, 0), torch.get_rng_state()

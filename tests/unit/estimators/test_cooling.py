@@ -35,6 +35,7 @@ def test_geometric_increments_lead_to_their_sum(limit: float, missing: float, ra
     assert abs(found - limit) <= 2 * error + 0.5 * left + 1e-4 * limit
 
 
+@pytest.mark.heavy
 @given(st.floats(1e2, 1e5), st.floats(0.1, 1e3))
 def test_the_answer_scales_with_the_levels(limit: float, factor: float) -> None:
     values = [limit * (1 - 0.3 * 0.5**k) for k in range(3)]

@@ -142,6 +142,7 @@ def test_only_losses_below_the_center_speak_of_noise_in_labels():
     assert few.systematic > many.systematic
 
 
+@pytest.mark.heavy
 def test_no_more_lines_cross_than_there_are_coordinates():
     losses = [bowl(3, t) for t in LEVELS]
     for dim, wanted in ((1, ["1"]), (2, ["1", "2"]), (3, ["1", "2", "3"]), (9, ["1", "2", "3"])):

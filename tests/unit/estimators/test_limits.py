@@ -54,6 +54,7 @@ def test_the_limit_is_the_coefficient_of_reduced_rank_regression(case):
     assert not limit.smooth
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("widths", "ranks"),
     [((6, 5, 4, 7), (3, 2, 4)), ((5, 6, 3), (5, 3)), ((7, 4, 6), (2, 3)), ((4, 6, 6, 5), (2, 5, 2))],
@@ -98,6 +99,7 @@ def test_chains_run_at_a_smooth_point_where_they_are_asked_for():
     assert again.value == estimate.value
 
 
+@pytest.mark.heavy
 def test_chains_of_a_kernel_that_was_asked_for_are_weighed_against_the_valley_too():
     land, exact = linear_network((5, 5, 5, 5), (2, 2, 2))
     options = {"kernel": cr.MALA(), "chains": 2, "draws": 100, "warmup": 50, "seed": 0}
@@ -145,6 +147,7 @@ def test_a_limit_leaves_a_ladder_that_reached_it():
     assert found.value == pytest.approx(6.5, abs=0.1)
 
 
+@pytest.mark.heavy
 def test_budgets_are_kept():
     land = toys.reduced_rank(5, 3, 5, 0)
     estimate = quiet_llc(land, budget=20_000)
@@ -160,6 +163,7 @@ def test_a_budget_far_too_small_is_refused():
         cr.llc(toys.reduced_rank(5, 3, 5, 0), budget=0)
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::crunode.DiagnosticWarning")
 def test_a_large_network_is_answered_by_its_valley_when_the_budget_has_no_room_for_chains():
     land = toys.reduced_rank(20, 15, 20, 3)

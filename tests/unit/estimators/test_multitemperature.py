@@ -62,6 +62,7 @@ def flat(rng, d=6, draws=300, levels=LEVELS):
     return drawn([rng.chisquare(d, (4, draws)) / (2 * t) for t in levels], levels)
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::crunode.DiagnosticWarning")
 def test_the_stated_error_is_the_spread_over_repeats():
     """80 repeats know their spread to 8 %: bounds are four deviations or more away, one in 10⁴ false alarms."""

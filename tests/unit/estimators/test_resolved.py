@@ -72,6 +72,7 @@ def test_shares_are_those_of_the_whole_spectrum(activation: type[nn.Module], t: 
     assert abs(share * found.rank / float((t * values / (t * values + 1)).sum()) - 1) < chance + doubt
 
 
+@pytest.mark.heavy
 @settings(max_examples=10)
 @given(st.floats(-2, 8), st.floats(0.1, 4))
 def test_colder_shows_more(low: float, step: float) -> None:
@@ -100,6 +101,7 @@ def test_where_there_is_no_rank_it_is_no_measure() -> None:
         Resolved(land, torch.arange(20), Scale(land, 0.1, 1.0))
 
 
+@pytest.mark.heavy
 def test_nothing_of_the_landscape_is_changed() -> None:
     land = network(nn.Tanh)
     center, state = land.center.clone(), torch.get_rng_state()

@@ -97,6 +97,7 @@ def test_steps_that_diverge_are_marked_and_end_nothing(default):
     assert len(default) == 1 + len({c.point for c in (*found.cells, *found.around)})
 
 
+@pytest.mark.heavy
 def test_axes_left_out_stay_at_the_tuners_choice(default):
     land = quadratic(DIM)
     plan = cr.tune(cr.Posterior(land, "wbic"), cr.SGLD(), seed=5)
@@ -129,6 +130,7 @@ def test_kernels_with_a_metropolis_test_tell_their_acceptance(default):
     assert cr.sweep(quadratic(DIM), steps=[1e-5], **SHORT).cells[0].accept is None
 
 
+@pytest.mark.heavy
 def test_trace_follows_warmup_and_draws(default):
     found = cr.sweep(quadratic(DIM), steps=[1e-5], chains=3, draws=700, warmup=200)
     trace = np.array(found.cells[0].trace)

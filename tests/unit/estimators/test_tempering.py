@@ -29,6 +29,7 @@ def test_the_slope_needs_no_baseline(d, base):
     assert est.se < 0.1 * d
 
 
+@pytest.mark.heavy
 def test_the_stated_error_is_the_spread_over_repeats():
     found = [cr.rlct(bowl(6, seed=k, draws=300)) for k in range(60)]
     spread = np.std([e.value for e in found], ddof=1)
@@ -64,12 +65,14 @@ def test_levels_that_exchange_states_are_one_ladder(share):
     assert 0.7 < values.std(ddof=1) / stated < 1.35
 
 
+@pytest.mark.heavy
 def test_without_the_covariance_the_error_would_be_wrong():
     joint = [cr.rlct(ladder_of_one(k, share=0.95)) for k in range(20)]
     apart = [cr.rlct(ladder_of_one(k, share=0.95, name="HMC")) for k in range(20)]
     assert np.mean([e.se for e in joint]) < 0.8 * np.mean([e.se for e in apart])  # 0.71; the spread is the same
 
 
+@pytest.mark.heavy
 def test_data_sets_are_averaged_and_their_scatter_is_the_error():
     sets = [bowl(6, seed=k, draws=300) for k in range(30)]
     est = cr.rlct(sets)
@@ -79,6 +82,7 @@ def test_data_sets_are_averaged_and_their_scatter_is_the_error():
     assert len(est.diagnostics["r2"]) == 30
 
 
+@pytest.mark.heavy
 def test_a_slope_that_changes_is_a_systematic_error():
     draws = bowl(6, draws=20_000)
     bent = draws.arrays["excess"] * (1 + 0.3 * np.log(draws.nbeta / 100))[:, None]  # λ̂ rises with log nβ
@@ -87,6 +91,7 @@ def test_a_slope_that_changes_is_a_systematic_error():
     assert cr.rlct(draws).terms["law"] < 0.1
 
 
+@pytest.mark.heavy
 def test_a_sampled_ladder():
     land = toys.quadratic(6)
     posterior = cr.Posterior(land, LEVELS, cr.Gaussian(0.01))

@@ -67,6 +67,7 @@ def test_same_seed_same_value_other_seed_other_value():
     assert a == b != c
 
 
+@pytest.mark.heavy
 def test_landscapes_are_taken_too():
     potential = cr.Landscape.of_function(lambda w: (w[0] * w[1]) ** 2, torch.zeros(2))
     assert quick(potential).value == pytest.approx(quick(crossing, torch.zeros(2)).value, rel=1e-6)
@@ -118,6 +119,7 @@ def test_a_correction_of_a_higher_exponent_is_allowed_for():
     assert found.multiplicity == 1
 
 
+@pytest.mark.heavy
 def test_the_stated_error_covers():
     off = []
     for seed in range(40):

@@ -48,6 +48,7 @@ EXACT = [
 ]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("text", "point", "value", "m"), EXACT)
 def test_exact_values(text, point, value, m):
     found = polynomial(text, point)

@@ -43,6 +43,7 @@ def _by_enumeration(rows, costs):
     return best, rank([[a - b for a, b in zip(v, optimal[0], strict=True)] for v in optimal])
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(8))
 def test_agrees_with_all_vertices(seed):
     source = random.Random(seed)

@@ -138,6 +138,7 @@ def test_what_is_no_matrix_is_refused(rows):
         matrix_rank(rows)
 
 
+@pytest.mark.heavy
 def test_sizes_beyond_seconds_are_refused_with_a_way_out():
     with pytest.raises(InputError, match="numpy"):
         numerical_rank([[1.0] * 400 for _ in range(400)])

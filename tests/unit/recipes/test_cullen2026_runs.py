@@ -233,6 +233,7 @@ def test_fall_times_scale_with_epochs_and_not_with_values(stretch, scale, shift)
     assert statistics.fall_time(epochs, np.arange(5.0)) is None
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("middle", [1.3, 2.7, 5.0])
 def test_boundaries_are_found_with_their_errors(middle):
     """Fifty noisy curves: the error stands for the scatter of the middle, within a half."""

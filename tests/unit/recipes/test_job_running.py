@@ -118,6 +118,7 @@ def test_changed_code_makes_another_folder(study, tmp_path):
     assert run_jobs(study, tmp_path / "out").outcomes[0].result["value"] != first
 
 
+@pytest.mark.heavy
 def test_wrong_things_are_told_before_anything_runs(study, tmp_path):
     (tmp_path / "bad.toml").write_text(STUDY.replace("lands_of_jobs:bowl", "lands_of_jobs:bowls"))
     with pytest.raises(InputError, match="expected a function 'bowls'"):

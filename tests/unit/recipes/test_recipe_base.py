@@ -144,6 +144,7 @@ def test_store_of_other_cells_is_refused(tiny, tmp_path):
         other.run(store=tmp_path / "run")
 
 
+@pytest.mark.heavy
 def test_folder_in_use_or_of_others_is_refused(tiny, tmp_path):
     from crunode.core.atomic import acquire
 

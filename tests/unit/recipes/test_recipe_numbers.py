@@ -74,6 +74,7 @@ def test_phases_are_told_with_their_transitions():
     assert "not sure" in rows[2].note
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", [*cooper2021_dimension.ARCHITECTURES, "linear", "repeated"])
 def test_weights_have_the_variance_of_one_over_fan_in(name):
     parts = {}

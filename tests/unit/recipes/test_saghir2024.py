@@ -184,6 +184,7 @@ def settings_of(optimizer: str, **others):
     return {**base, "epsilon": 1e-10, "examples": 200, "epochs": 2, "measure": [2], "probe": probe, "seed": 3, **others}
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_every_optimizer_trains(optimizer):
     found = trajectory(settings_of(optimizer, epochs=6, measure=[6]))
@@ -218,6 +219,7 @@ def test_a_training_that_diverges_says_when():
     assert found["points"] == []
 
 
+@pytest.mark.heavy
 def test_lenet_is_measured_too():
     probe = {"chains": 2, "warmup": 2, "draws": 4, "batch": 20, "step": 1e-3}
     found = trajectory(

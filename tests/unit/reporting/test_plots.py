@@ -70,6 +70,7 @@ def test_warmup_is_shaded_apart():
     assert "warm-up" not in made([50.0], warmup=0).plot().subfigs[1].axes[0].get_title(loc="left")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("draws", [0, 15])
 def test_failed_estimate_is_drawn_as_far_as_it_went(draws):
     good = made([50.0], draws=draws).draws
@@ -101,6 +102,7 @@ def test_constant_loss():
     png(estimate.plot())
 
 
+@pytest.mark.heavy
 def test_estimate_from_a_run_folder_looks_the_same(tmp_path):
     land = reduced_rank(3, 2, 3, 1, n=100)
     kernel = HMC(step=0.01, leaps=4)

@@ -49,6 +49,7 @@ def hatched(axes, hatch):
     return [p for p in axes.findobj(matplotlib.patches.Rectangle) if p.get_hatch() == hatch]
 
 
+@pytest.mark.heavy
 def test_each_nbeta_has_map_lines_and_traces():
     figure = made().plot()
     assert png(figure).startswith(b"\x89PNG")

@@ -76,6 +76,7 @@ def engine_of(posterior, nbeta):
 # What travels
 
 
+@pytest.mark.heavy
 @settings(max_examples=30)
 @given(
     rungs=st.integers(2, 6),

@@ -143,6 +143,7 @@ def test_a_library_that_computes_something_else_is_not_used(compiler, tmp_path, 
     assert not step._agrees(build.load(other, compiler)[0])
 
 
+@pytest.mark.heavy
 def test_compiled_once(compiler, monkeypatch):
     assert build.load(SOURCE, compiler)[0] is not None
     monkeypatch.setattr(build, "COMPILERS", ())
@@ -185,6 +186,7 @@ def test_what_others_can_write_is_not_loaded(compiler, mode):
     assert "not a private" in why
 
 
+@pytest.mark.heavy
 def test_links_and_files_of_others_are_not_loaded(compiler, tmp_path, monkeypatch):
     assert build.load(SOURCE, compiler)[0] is not None
     link = tmp_path / "link"
@@ -194,6 +196,7 @@ def test_links_and_files_of_others_are_not_loaded(compiler, tmp_path, monkeypatc
     assert "not a private" in build.load(SOURCE, compiler)[1]
 
 
+@pytest.mark.heavy
 def test_compiling_at_the_same_time(compiler):
     with ThreadPoolExecutor(3) as pool:
         found = list(pool.map(lambda _: build.load(SOURCE, compiler)[0], range(3)))

@@ -202,6 +202,7 @@ def test_diverged_chain_raises_with_what_there_was():
     assert [f.code for f in partial.findings] == ["LLC105", "MC204"]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("layout", ["batched", "sequential"])
 def test_survivors_are_no_answer(layout):
     kernel = SGLD((1e-3, 1.0), 64)

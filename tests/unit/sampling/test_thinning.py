@@ -21,6 +21,7 @@ def linear_net(widths, n, seed=0, rows=None):
         return cr.Landscape(net, (x, net(x)), "gaussian")
 
 
+@pytest.mark.heavy
 def test_a_part_has_the_rank_and_the_weight_of_all():
     land = linear_net([6, 4, 5], 50_000)
     part = thinned(land, seed=3)

@@ -22,6 +22,7 @@ def regression(noise=0.0, scale=1.0, n=400, weight=1.0):
     return cr.Landscape(model, (X[:n], y), lambda out, target: scale * 0.5 * (out - target).square().sum(1))
 
 
+@pytest.mark.heavy
 def test_every_choice_has_a_reason_and_is_the_same_again():
     plan = cr.tune(cr.Posterior(regression()), seed=3)
     assert {"kernel", "precision", "nbeta", "step"} <= set(plan.reasons)
@@ -71,6 +72,7 @@ def test_plan_survives_its_spec():
     assert Plan.from_spec(plan.spec()) == plan
 
 
+@pytest.mark.heavy
 def test_ladder_goes_colder_without_label_noise_only():
     clean = cr.tune(cr.Posterior(regression(0.0)))
     noisy = cr.tune(cr.Posterior(regression(1.0)))
@@ -84,6 +86,7 @@ def test_a_loss_far_from_a_log_likelihood_moves_the_ladder():
     assert max(loud.nbeta) < max(plain.nbeta) / 10
 
 
+@pytest.mark.heavy
 def test_step_meets_the_acceptance_aimed_for():
     plan = cr.tune(cr.Posterior(regression(), "wbic"), cr.HMC())
     draws = cr.sample(cr.Posterior(regression(), "wbic"), cr.HMC(), chains=8, draws=100)

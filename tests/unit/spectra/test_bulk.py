@@ -39,6 +39,7 @@ EXACT = {
 }
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("family", EXACT)
 def test_a_spectrum_spread_as_its_law_is_fitted_without_error(family):
     law, truth = EXACT[family]
@@ -107,6 +108,7 @@ def tracy_widom(x):
     return 0.5 * integrate.quad(lambda t: special.airy(t)[0], x, x + 20)[0]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("size", "family"), [(40, "semicircle"), (80, "semicircle"), (50, "marchenko-pastur")])
 def test_an_outlier_is_what_random_matrices_have_once_in_a_thousand(size, family):
     law = {"semicircle": semicircle(1.0), "marchenko-pastur": marchenko_pastur(0.3)}[family]

@@ -35,6 +35,7 @@ def few_replicas(monkeypatch):
     monkeypatch.setattr(fitting, "_REPLICAS", 3)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("family", "law", "truth", "fixed"),
     [
@@ -55,6 +56,7 @@ def test_a_spectrum_that_is_the_law_gives_its_parameters(few_replicas, family, l
     assert (spec["family"], spec["fixed"], spec["n"], spec["outliers"]) == (family, fixed, 150, 0)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("family", "law", "truth", "fixed"),
     [
@@ -116,6 +118,7 @@ def test_twenty_eigenvalues_are_enough_and_nineteen_beside_an_outlier_are_not(fe
         fit_bulk(values[:19], "semicircle")
 
 
+@pytest.mark.heavy
 def test_another_law_is_told_from_half_more_than_the_usual_distance(few_replicas):
     part = (np.arange(200) + 0.5) / 200
     seen = set()

@@ -144,6 +144,7 @@ def test_bad_input_is_refused(call, words):
         call()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("seed", range(30))
 def test_indices_that_follow_no_law_end_in_a_doubt_and_never_in_a_crash(seed):
     chance = np.random.default_rng(seed)

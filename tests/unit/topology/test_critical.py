@@ -68,6 +68,7 @@ def test_all_nine_critical_points_of_himmelblaus_function():
     assert len({tuple(p.weights.round(decimals=3).tolist()) for p in found}) == 9
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("function", "dim", "null"),
     [
@@ -86,6 +87,7 @@ def test_degenerate_points(function, dim, null):
     assert all(abs(p.loss.value) < 1e-8 for p in found)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("width", [1, 2, 4])
 def test_product_of_two_layers(width):
     # (v·w − 1)²: solutions form a manifold of dimension 2·width − 1; 0 is a saddle of index width with loss 1.

@@ -145,6 +145,7 @@ def test_a_path_scales_with_the_landscape_and_is_the_same_for_a_multiple_of_the_
     torch.testing.assert_close(steep, plain, rtol=1e-6, atol=1e-6)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(("name", "corners", "each"), [("band", 17, 15), ("bezier", 33, 16), ("polygon", 5, 16)])
 def test_corners_and_losses_that_a_path_takes(name, corners, each):
     used = []
@@ -238,6 +239,7 @@ def test_losses_between_grid_points_are_told_where_they_are_a_tenth_of_the_heigh
     assert codes(1.0001, 1.0019) == ["TOPO1123"]
 
 
+@pytest.mark.heavy
 def test_settings_are_recorded_and_are_those_that_are_told():
     land = potential(wells, 2)
     ends = vector(-1, 0), vector(1, 0)

@@ -42,6 +42,7 @@ def sphere(dim):
     return Landscape(Squares(), (torch.ones(1, 1).double(), torch.ones(1, 1).double()), "gaussian")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ARCHITECTURES)
 def test_dimension_is_that_of_the_theorem(name):
     kind = ARCHITECTURES[name]

@@ -40,6 +40,7 @@ def three_wells(w):
     return torch.where(x < 0, 1.0, 2.0) * (x * (x.abs() - 2)).square() + w[1] ** 2
 
 
+@pytest.mark.heavy
 def test_three_wells_merge_at_their_barriers():
     land = Landscape.of_function(three_wells, torch.zeros(2, dtype=torch.float64))
     solutions = [torch.tensor([x, y], dtype=torch.float64) for x, y in ((-2, 0), (0, 0), (2, 0), (2.1, 0.2))]

@@ -372,6 +372,7 @@ def test_folders_of_something_else_are_refused(tmp_path):
         run(plain(), epochs=1, store=tmp_path / "a")
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("name", ["ffnn", "lenet5"])
 def test_real_images_are_learned(name):
     images = load_images("fashion-mnist")
