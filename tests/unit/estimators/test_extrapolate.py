@@ -193,3 +193,15 @@ def test_levels_that_say_nothing_leave_laws_as_likely_as_before():
     free = [tied[name] / vague[name] for name in vague]
     assert free == pytest.approx([free[0]] * len(free))
     assert len(bound) == 4
+
+
+def test_logarithms_are_shifted_as_by_a_box_of_half_or_twice_the_area():
+    # (xy)² over a box of area A, where z = |xy| has the density log(A/z)/A.
+    t = np.array([1e5, 1e7])
+    shapes = [law.shape for law in _laws(t, 0.5, 0.5, False)[3:]]
+    for shape, area in zip(shapes, (1 / 2, 1, 2), strict=True):
+        for level, deficit in zip(t, shape, strict=True):
+            grid = np.exp(np.linspace(math.log(1e-12), math.log(area), 20_001))
+            weight = grid * np.log(area / grid) * np.exp(-level * grid**2)  # in log z
+            exact = 0.5 - level * (weight * grid**2).sum() / weight.sum()
+            assert 1 / deficit == pytest.approx(1 / exact, abs=0.25)
