@@ -11,8 +11,8 @@ as neighbours share a level. Several laws are fitted to those of the colder part
 
 The logarithm is that of the Laplace transform of a density of states s^(λ−1) (log 1/s)^(m−1), with a shift s of order
 one from the scales of prior and loss; λ + p is the next pole of the zeta function; b is what label noise does.
-Beforehand a pole is simple rather than double, and no next one near is the likeliest; then come the distances that the
-powers of a singularity have, 1/2 and 1 of squares before 1/4 of fourth powers and that before 1/3 and 1/6 of sixth ones.
+Beforehand a pole is simple rather than double, and no next one near is the likeliest; then come the distances that
+powers have, 1/2 and 1 of squares before 1/4 of fourth powers and that before 1/3 and 1/6 of sixth ones.
 The answer is the average over the laws by how well they fit, and their spread is the systematic error.
 
 References:
