@@ -205,3 +205,11 @@ def test_logarithms_are_shifted_as_by_a_box_of_half_or_twice_the_area():
             weight = grid * np.log(area / grid) * np.exp(-level * grid**2)  # in log z
             exact = 0.5 - level * (weight * grid**2).sum() / weight.sum()
             assert 1 / deficit == pytest.approx(1 / exact, abs=0.25)
+
+
+def test_most_corrections_are_small():
+    for law in _laws(T, 1.5, 2.0, False)[1:3]:  # half of them are less than a twentieth of the estimate
+        chance = np.exp(law.log_prior)
+        assert chance[law.sizes < 0.05 * 2.0].sum() == pytest.approx(0.5, abs=0.03)
+    for law in _laws(T, 1.5, 2.0, True)[1:3]:  # with noise in the labels a tenth is their standard deviation
+        assert np.exp(law.log_prior) @ law.sizes**2 == pytest.approx((0.1 * 2.0) ** 2, rel=0.05)
