@@ -21,7 +21,7 @@ def tiny(monkeypatch):
     return tiny_recipe.RECIPE
 
 
-# Toy sizes that take five to thirteen seconds: their rows and parts are held against hand-made ones in tests/unit/recipes.
+# Five to thirteen seconds each; their rows and parts are held against hand-made ones in tests/unit/recipes.
 LONG = ("cullen2026-scaling", "freeman2016-connectivity", "li2018-surface", "murfet2020-rlct")
 
 

@@ -11,6 +11,8 @@ as neighbours share a level. Several laws are fitted to those of the colder part
 
 The logarithm is that of the Laplace transform of a density of states s^(λ−1) (log 1/s)^(m−1), with a shift s of order
 one from the scales of prior and loss; λ + p is the next pole of the zeta function; b is what label noise does.
+Beforehand a pole is simple rather than double, and no next one near is the likeliest; then come the distances that
+powers have, 1/2 and 1 of squares before 1/4 of fourth powers and that before 1/3 and 1/6 of sixth ones.
 The answer is the average over the laws by how well they fit, and their spread is the systematic error.
 
 References:
@@ -36,7 +38,7 @@ from crunode.estimators.covariance import exchanged, finite_losses, means_covari
 from crunode.estimators.extrapolate import digamma
 from crunode.sampling.diagnostics import mcse_mean, split_rhat
 
-__all__ = ["Increments", "coefficient_from_energy", "increments"]
+__all__ = ["Increments", "coefficient_from_energy", "gap_findings", "increments"]
 
 Array = NDArray[np.float64]
 
@@ -370,12 +372,22 @@ def _laws(t: Array, guess: float, likely: Mapping[int, float]) -> _Laws:
     return _Laws(names, np.array(added), np.log(prior))
 
 
+def gap_findings(levels: Sequence[float] | Array, overlap: Array) -> Iterator[Finding]:
+    """Names the two neighbouring levels that overlap least, if they have less than 3 % in common.
+
+    Example:
+        >>> [finding.code for finding in gap_findings([1.0, 2.0, 100.0], np.array([0.5, 0.001]))]
+        ['CRIT703']
+    """
+    if len(overlap) and overlap.min() < _OVERLAP:
+        gap = int(overlap.argmin())
+        where = f"{overlap[gap]:.2g} between nbeta {levels[gap]:.3g} and {levels[gap + 1]:.3g}"
+        yield Finding.of("CRIT703", where)
+
+
 def _findings(draws: Draws, found: Increments, losses: dict[float, Array], best: _Average) -> Iterator[Finding]:
     yield from chain_findings(draws, losses)
-    gap = int(found.overlap.argmin())
-    if found.overlap[gap] < _OVERLAP:
-        where = f"{found.overlap[gap]:.2g} between nbeta {found.nbeta[gap]:.3g} and {found.nbeta[gap + 1]:.3g}"
-        yield Finding.of("CRIT703", where)
+    yield from gap_findings(found.nbeta, found.overlap)
     if best.misfit > _MISFIT:
         yield Finding.of("CRIT707", f"chi-squared {best.misfit:.1f} per increment from nbeta {found.nbeta[0]:.3g} on")
     if max(best.multiplicity.values()) < _SURE:

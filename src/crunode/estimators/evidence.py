@@ -16,7 +16,7 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +25,7 @@ from crunode.core.result import Draws, Estimate, Finding
 from crunode.errors import InputError
 from crunode.estimators.chains import chain_findings
 from crunode.estimators.covariance import exchanged, finite_losses
-from crunode.estimators.energy_curve import increments
+from crunode.estimators.energy_curve import Increments, gap_findings, increments
 from crunode.sampling.diagnostics import mcse_mean, split_rhat
 from crunode.sampling.pareto import smoothed_log_weights
 
@@ -33,7 +33,7 @@ __all__ = ["free_energy"]
 
 Array = NDArray[np.float64]
 
-_OVERLAP, _HEAVY = 0.03, 0.7
+_HEAVY = 0.7
 
 
 def free_energy(draws: Draws, *, nbeta: float | None = None) -> Estimate:
@@ -92,7 +92,7 @@ def free_energy(draws: Draws, *, nbeta: float | None = None) -> Estimate:
         se=curve[-1]["se"],
         findings=(
             *chain_findings(draws, dict(zip(levels, losses, strict=True))),
-            *_findings(levels, found.overlap, exponent),
+            *_findings(found, exponent),
         ),
         spec=draws.spec,
         seed=draws.spec["asked"]["seed"],
@@ -117,11 +117,7 @@ def _first(t: float, losses: Array) -> tuple[float, float, float]:
     return top + math.log(mean), mcse_mean(weights / mean), exponent
 
 
-def _findings(levels: Sequence[float], overlap: Array, exponent: float) -> Iterator[Finding]:
-    if len(overlap):
-        gap = int(overlap.argmin())
-        if overlap[gap] < _OVERLAP:
-            where = f"{overlap[gap]:.2g} between nbeta {levels[gap]:.3g} and {levels[gap + 1]:.3g}"
-            yield Finding.of("CRIT703", where)
+def _findings(found: Increments, exponent: float) -> Iterator[Finding]:
+    yield from gap_findings(found.nbeta, found.overlap)
     if exponent > _HEAVY:
-        yield Finding.of("CRIT704", f"k {exponent:.2f} at nbeta {levels[0]:.3g}")
+        yield Finding.of("CRIT704", f"k {exponent:.2f} at nbeta {found.nbeta[0]:.3g}")

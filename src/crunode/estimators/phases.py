@@ -27,7 +27,7 @@ from crunode.core.result import Draws, Estimate, Finding
 from crunode.errors import InputError
 from crunode.estimators.chains import chain_findings
 from crunode.estimators.covariance import combination_se, exchanged, finite_losses, means_covariance
-from crunode.estimators.energy_curve import increments
+from crunode.estimators.energy_curve import gap_findings, increments
 from crunode.estimators.extrapolate import digamma
 from crunode.estimators.phase_diagram import PhaseDiagram, Transition
 from crunode.sampling.diagnostics import ess, mcse_mean, split_rhat
@@ -132,7 +132,7 @@ def phases(
         findings=(
             *chain_findings(draws, dict(zip(levels, losses, strict=True))),
             *(Finding.of("CRIT706", x.doubt()) for x in transitions if not x.sure),
-            *_gaps(levels, found.overlap),
+            *gap_findings(levels, found.overlap),
         ),
     )
 
@@ -332,12 +332,6 @@ def _visits(one: Array, other: Array, replica: Array | None = None) -> tuple[int
                 changes += int((np.diff(where[replica[c][here] == number]) != 0).sum())
     rhat = split_rhat(one)
     return changes // 2, bool(rhat < _RHAT)
-
-
-def _gaps(levels: list[float], overlap: Array) -> Iterator[Finding]:
-    gap = int(overlap.argmin())
-    if overlap[gap] < 0.03:
-        yield Finding.of("CRIT703", f"{overlap[gap]:.2g} between nbeta {levels[gap]:.3g} and {levels[gap + 1]:.3g}")
 
 
 @dataclass(frozen=True)

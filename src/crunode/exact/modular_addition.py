@@ -208,11 +208,11 @@ def fourier_solution(modulus: Any) -> LearningCoefficient:
 
 
 def _root(order: int, prime: int) -> int:
-    """An element whose multiplicative order is `order`."""
-    primes = [q for q in (3, 5, 7) if order % q == 0]
+    """An element whose multiplicative order is `order`, a power of 3, 5 or 7."""
+    q = next(q for q in (3, 5, 7) if order % q == 0)
     for base in range(2, 100):
         root = pow(base, (prime - 1) // order, prime)
-        if all(pow(root, order // q, prime) != 1 for q in primes):
+        if pow(root, order // q, prime) != 1:
             return root
     raise AssertionError("a prime field has a root of unity of every order that divides its size less one")
 

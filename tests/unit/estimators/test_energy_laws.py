@@ -10,7 +10,7 @@ from scipy import special, stats
 import crunode as cr
 from crunode.core.result import Draws
 from crunode.estimators import energy_curve
-from crunode.estimators.energy_curve import Increments, _averaged, _cold, increments
+from crunode.estimators.energy_curve import Increments, _averaged, _cold, gap_findings, increments
 
 LEVELS = [2.0**k for k in range(3, 12)]
 
@@ -173,3 +173,28 @@ def test_increments_of_one_level_are_none_and_joint_ones_take_all_levels_togethe
         none = increments([1.0], [common], joint=joined)
         assert none.change.shape == (0,)
         assert none.covariance.shape == (0, 0)
+
+
+def test_levels_that_say_nothing_leave_poles_and_multiplicities_as_likely_as_before():
+    t = np.array(LEVELS)
+    vague = made(t, np.diff(np.log(t)), 1e8 * np.eye(len(t) - 1))
+    both = _averaged(vague, 10**9, False, energy_curve._MULTIPLICITY).multiplicity
+    assert both[1] == pytest.approx(2 * both[2], rel=1e-3)  # one line is twice as likely as two that cross
+    assert both[2] > both[3] > 0
+    one, two = ({row["next"]: row["weight"] for row in _averaged(vague, 10**9, False, {m: 1.0}).laws} for m in (1, 2))
+    assert sum(one.values()) == pytest.approx(1) == pytest.approx(sum(two.values()))
+    assert one[0.0] == pytest.approx(1 / 4, rel=1e-3)
+    # Those of squares, then that of fourth powers, then those of sixth powers.
+    assert one[0.0] > one[1 / 2] == pytest.approx(one[1.0], rel=1e-3)
+    assert one[1 / 2] > one[1 / 4] + 0.01 > one[1 / 3] + 0.02
+    assert one[1 / 3] == pytest.approx(one[1 / 6], rel=1e-3)
+    assert two[0.0] > two[1 / 2] == pytest.approx(two[1.0], rel=1e-3)
+    assert set(two) == {0.0, 1 / 2, 1.0}
+
+
+@pytest.mark.parametrize(("least", "told"), [(0.04, False), (0.031, False), (0.029, True), (0.0, True)])
+def test_less_than_three_percent_in_common_is_no_overlap(least, told):
+    found = list(gap_findings([1.0, 2.0, 5.0, 9.0], np.array([0.5, least, 0.3])))
+    assert [f.code for f in found] == ["CRIT703"] * told
+    assert all("between nbeta 2 and 5" in f.message for f in found)
+    assert not list(gap_findings([1.0], np.zeros(0)))

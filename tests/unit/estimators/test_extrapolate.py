@@ -193,3 +193,23 @@ def test_levels_that_say_nothing_leave_laws_as_likely_as_before():
     free = [tied[name] / vague[name] for name in vague]
     assert free == pytest.approx([free[0]] * len(free))
     assert len(bound) == 4
+
+
+def test_logarithms_are_shifted_as_by_a_box_of_half_or_twice_the_area():
+    # (xy)² over a box of area A, where z = |xy| has the density log(A/z)/A.
+    t = np.array([1e5, 1e7])
+    shapes = [law.shape for law in _laws(t, 0.5, 0.5, False)[3:]]
+    for shape, area in zip(shapes, (1 / 2, 1, 2), strict=True):
+        for level, deficit in zip(t, shape, strict=True):
+            grid = np.exp(np.linspace(math.log(1e-12), math.log(area), 20_001))
+            weight = grid * np.log(area / grid) * np.exp(-level * grid**2)  # in log z
+            exact = 0.5 - level * (weight * grid**2).sum() / weight.sum()
+            assert 1 / deficit == pytest.approx(1 / exact, abs=0.25)
+
+
+def test_most_corrections_are_small():
+    for law in _laws(T, 1.5, 2.0, False)[1:3]:  # half of them are less than a twentieth of the estimate
+        chance = np.exp(law.log_prior)
+        assert chance[law.sizes < 0.05 * 2.0].sum() == pytest.approx(0.5, abs=0.03)
+    for law in _laws(T, 1.5, 2.0, True)[1:3]:  # with noise in the labels a tenth is their standard deviation
+        assert np.exp(law.log_prior) @ law.sizes**2 == pytest.approx((0.1 * 2.0) ** 2, rel=0.05)

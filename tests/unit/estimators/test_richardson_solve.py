@@ -106,3 +106,19 @@ def test_what_may_be_left_is_shared_out_as_the_error_was():
     for level, left in ((10.0, 0.3), (20.0, 0.4)):
         assert step_terms(Levels(), level, lowered) == {"discretisation": left, "heating": 0.0}
     assert step_terms(Levels(measures={}), 20.0, removed) == {}
+
+
+def test_estimates_that_say_nothing_leave_the_error_as_well_known_as_predicted():
+    def known(disc, heat, size, loose=False):
+        return solve([Stepped(100.0, size, 1e5, size, 1e5, disc, heat)], loose=loose)
+
+    disc, heat, both = known(1.0, 0.0, 1e-9), known(0.0, 1.0, 1e-9), known(1.0, 1.0, 1e-9)
+    assert [x.measured[0] for x in (disc, heat, both)] == pytest.approx([1, 1, 2])
+    # Discretisation to a third, heating to a half, and either to itself where theory does not fit the kernel.
+    assert disc.measured_se[0] == pytest.approx(1 / 3, rel=0.2)
+    assert heat.measured_se[0] == pytest.approx(1 / 2, rel=0.2)
+    assert both.measured_se[0] == pytest.approx(math.hypot(disc.measured_se[0], heat.measured_se[0]))
+    for errors in (known(1.0, 0.0, 1e-9, loose=True), known(0.0, 1.0, 1e-9, loose=True)):
+        assert errors.measured_se[0] == pytest.approx(1, rel=0.2)
+    # What was not predicted is quadratic in the step: up to a third of the coefficient.
+    assert known(0.0, 0.0, 1.0).measured_se[0] == pytest.approx(1 / 3, rel=0.2)

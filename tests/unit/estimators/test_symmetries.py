@@ -296,3 +296,33 @@ def test_one_unit_of_a_layer_that_scales_is_found_among_others():
     assert (family.kind, len(family.tangents)) == ("ReLU scalings", 1)
     full = jacobian(seen)
     assert float((full @ family.tangents.T).abs().max()) < 1e-9 * float(full.norm() * family.tangents.norm())
+
+
+def test_the_change_of_units_that_scale_one_by_one_is_the_largest_of_theirs():
+    class Nearly(nn.Module):
+        def forward(self, x):  # two that are homogeneous but for a little, and one that is not
+            bent = x[:, :2].relu() + torch.tensor([1e-9, 3e-11]) * x[:, :2] ** 2
+            return torch.cat([bent, x[:, 2:].tanh()], 1)
+
+    class Recorded(_Moves):
+        def change(self, changed):
+            value = super().change(changed)
+            rows = (changed["0.weight"] != self.weights["0.weight"]).any(1) if "0.weight" in changed else torch.ones(3)
+            self.__dict__.setdefault("single", []).extend([value] * (len(changed) == 3 and int(rows.sum()) == 1))
+            return value
+
+    moves = Recorded(seen_of(network(nn.Linear(3, 3), Nearly(), nn.Linear(3, 2)), 3), 0)
+    family = next(_families(moves, None))
+    first, second, third = moves.single[:3]
+    assert (family.kind, len(family.tangents)) == ("ReLU scalings", 2)
+    assert family.change == first > 5 * second > 1e-12
+    assert third > 1e-4
+
+
+@pytest.mark.parametrize("width", [2, 16, 64])
+def test_changes_of_basis_move_weights_by_as_much_whatever_the_width(width):
+    moves = Watched(seen_of(network(nn.Linear(3, width, bias=False), nn.Linear(width, 2)), 3), 0)
+    family = next(_families(moves, None))
+    assert family.kind == "changes of basis between linear layers"
+    moved = moves.moved[0]["0.weight"]
+    assert 0.15 < float(moved.norm() / moves.weights["0.weight"].norm()) < 0.6

@@ -8,6 +8,7 @@ import pytest
 import torch
 
 import crunode as cr
+from crunode.estimators import volume
 from crunode.estimators.volume import _diagnostics, _findings, _of_landscape, _Splitting
 from crunode.estimators.volume_law import VolumeLaw
 
@@ -109,3 +110,27 @@ def test_losses_of_landscapes_are_above_that_of_their_center():
     assert potential(center + moves).tolist() == pytest.approx(wanted.tolist())
     depth = float(0.5 * (y[:, 0] - x @ best).square().mean())
     assert 1e-15 * depth < floor < 1e-11 * depth  # what is left of a difference of numbers of that size
+
+
+def test_a_bar_is_full_when_all_levels_are_done(monkeypatch):
+    bars = []
+
+    class Bar:
+        def __init__(self, total, label):
+            self.total, self.done = total, 0
+            bars.append(self)
+
+        def __enter__(self):
+            return self
+
+        def __exit__(self, *error):
+            pass
+
+        def advance(self):
+            self.done += 1
+
+    monkeypatch.setattr(volume, "Progress", Bar)
+    run = _Splitting(lambda w: w[:, 0] ** 2, torch.zeros(1, dtype=torch.float64), 1.0, "box", 100, 2, 0, 0.0)
+    shares, _ = run.descend(4, 2)
+    (bar,) = bars
+    assert bar.done == bar.total == len(shares)

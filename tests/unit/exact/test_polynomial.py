@@ -179,3 +179,14 @@ def test_common_zeros_and_crossings():
     assert crossing_without_tangency([one.terms, two.terms]) is True
     assert crossing_without_tangency([(X - Y).terms, (X - Z).terms]) is True
     assert crossing_without_tangency([(X - Y).terms, (Y - Z).terms, (X - Z).terms]) is None
+
+
+def test_a_vertex_that_only_slanting_directions_expose_has_its_sign():
+    """A tiny negative term outside of what positive ones span wins far out, where no small sample sees it."""
+    for points in (
+        [(6, 4, 2), (-4, 2, 6), (4, 2, 6), (6, -4, -2), (2, -4, 0)],
+        [(-2, -2, -4), (6, 4, 6), (4, 2, 4), (0, -4, -2), (2, 4, 2)],
+    ):
+        p = {e: Fraction(1) for e in points} | {(0, 0, 0): Fraction(-1, 10**9)}
+        assert has_zero({e: c for e, c in p.items() if c > 0}) is False
+        assert has_zero(p) is True

@@ -149,3 +149,13 @@ def test_sizes_beyond_seconds_are_refused_with_a_way_out():
         exact_rank([[0.5]])
     with pytest.raises(InputError, match="Mersenne"):
         modular_rank([[1]], exponent=11)
+
+
+def test_pivots_far_above_rounding_are_a_bound_where_no_gap_decides():
+    np = pytest.importorskip("numpy")
+    hilbert = np.array([[1 / (i + j + 1) for j in range(12)] for i in range(12)])
+    values = np.linalg.svd(hilbert / hilbert.max(1, keepdims=True), compute_uv=False)
+    for gap in (1e4, 1e6):
+        found = numerical_rank(hilbert.tolist(), gap=gap)
+        assert found.rank is None
+        assert abs(found.low - (values > gap * 12 * 2.0**-48).sum()) <= 1

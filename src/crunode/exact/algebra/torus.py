@@ -267,13 +267,13 @@ def _rational(share: float) -> Fraction:
     return Fraction(int(share * 2**20), 2**20)
 
 
-def _compare(size: Fraction, shares: Mapping[Exponent, Fraction], mean: Mapping[Exponent, Fraction]) -> int:
-    """The sign of size − ∏ (b/μ)^μ, exactly."""
+def _compare(size: Fraction, shares: Mapping[Exponent, Fraction], mean: Mapping[Exponent, Fraction]) -> Fraction:
+    """A number with the sign of size − ∏ (b/μ)^μ, exactly."""
     scale = lcm(*(m.denominator for m in mean.values()))
     left, right = size**scale, Fraction(1)
     for e, m in mean.items():
         right *= (shares[e] / m) ** int(m * scale)
-    return (left > right) - (left < right)
+    return left - right
 
 
 def _simplices_around(target: Exponent, points: list[Exponent]) -> list[dict[Exponent, Fraction]]:
