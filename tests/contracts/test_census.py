@@ -88,6 +88,7 @@ def test_a_function_of_60_lines_and_a_file_of_400_may_be(tree):
     assert listed(tree, "long_files") == ["src/crunode/a/one.py: 401"]
 
 
+@pytest.mark.heavy
 @needs_git
 def test_growth_fails_and_a_reason_lets_it_pass(tree):
     commit(tree)

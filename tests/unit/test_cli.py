@@ -176,6 +176,7 @@ def test_weights_that_do_not_fit_are_refused(run, factory, tmp_path):
         assert err.startswith("error: expected"), name
 
 
+@pytest.mark.heavy
 def test_store_mismatch_exits_2(run, factory, tmp_path):
     assert run("llc", f"{factory}:landscape", *QUICK, "--store", tmp_path / "run")[0] in (0, 1)
     code, _, err = run("llc", f"{factory}:landscape", *QUICK, "--seed", 3, "--store", tmp_path / "run")
@@ -183,6 +184,7 @@ def test_store_mismatch_exits_2(run, factory, tmp_path):
     assert "seed: stored 0, asked 3" in err
 
 
+@pytest.mark.heavy
 def test_show_tells_settings_and_why(run, factory, tmp_path):
     run("llc", f"{factory}:landscape", *QUICK, "--store", tmp_path / "run")
     code, out, _ = run("show", tmp_path / "run")

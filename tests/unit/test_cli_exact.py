@@ -219,6 +219,7 @@ def _processor_seconds(words: list[str]) -> float:
     return after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
 
 
+@pytest.mark.heavy
 def test_it_starts_at_once():
     # In units of the interpreter's own start, and of processor time: others may use the machine. Measured: 4.8; 18 is
     # what numpy alone takes.

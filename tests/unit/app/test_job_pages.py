@@ -140,6 +140,7 @@ def test_every_family_has_a_form(client, family):
         assert f'aria-describedby="meaning-{name}"' in found.text
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("family", "values", "words"),
     [

@@ -109,6 +109,7 @@ def test_piecewise_linear_networks_are_exact(model, shape, loss):
     assert ggn_trace(land).value == pytest.approx(found.value, rel=1e-12)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("model", "shape"),
     [

@@ -155,6 +155,7 @@ def test_other_networks(name, model, x, kind):
     assert found.here == expected if name != "convolution" else found.here <= land.dim - 2 - 1
 
 
+@pytest.mark.heavy
 def test_without_matrices_the_rank_is_the_same():
     land = deep_linear((7, 5, 6), (2, 4))
     dense, free = valley(land), valley(land, around=(0.1,), starts=1, krylov=True)
@@ -183,6 +184,7 @@ def test_random_networks_of_a_thousand_weights_without_matrices():
         assert min(abs(rank - r) for r in dense.ranks) <= 3 * error
 
 
+@pytest.mark.heavy
 def test_the_order_of_examples_and_the_scale_of_the_loss_do_not_matter():
     plain = deep_linear((5, 4, 6, 4), (3, 4, 2))
     turned = deep_linear((5, 4, 6, 4), (3, 4, 2), turned=True)

@@ -174,6 +174,7 @@ def test_a_constant_output_is_flat():
     assert {"LLC106", "MODEL502"} <= codes(estimate)
 
 
+@pytest.mark.heavy
 def test_a_loss_flat_to_rounding_is_flat():
     """In single precision 10⁹ + ‖w‖² is 10⁹."""
     estimate = cr.llc(function(lambda w: 1e9 + w.square().sum(), 2), **FEWER)
@@ -201,6 +202,7 @@ def test_steps_that_diverge_raise_with_what_there_is(polish):
     assert "chain 0" in said(returned, "MC204")
 
 
+@pytest.mark.heavy
 def test_steps_that_are_merely_too_large_are_named():
     estimate = cr.llc(*regression(), "gaussian", kernel=cr.SGLD(step=1e-2), **SHORT)
     assert estimate.value > 3

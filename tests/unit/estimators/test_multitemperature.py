@@ -81,6 +81,7 @@ def together(seed, name):
     return drawn([(3 + mixed[k]) / t for k, t in enumerate(LEVELS)], name=name)
 
 
+@pytest.mark.heavy
 @pytest.mark.filterwarnings("ignore::crunode.DiagnosticWarning")
 def test_levels_that_exchange_states_are_one_ladder():
     """Shared noise leaves the slope alone, so that its joint error is far smaller; the bounds are as above."""
@@ -117,6 +118,7 @@ def test_findings_about_levels_and_line():
     assert codes(falls) == ["LLC119"]
 
 
+@pytest.mark.heavy
 def test_a_bend_is_in_the_systematic_error():
     rng = np.random.default_rng(2)
     shapes = [3 - 40 / math.log(t) ** 2 for t in LEVELS[1:]]

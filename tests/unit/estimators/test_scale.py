@@ -35,6 +35,7 @@ def matrix(scale: Scale, dim: int) -> torch.Tensor:
     return torch.stack([scale(row) for row in torch.eye(dim, dtype=torch.float64)], 1)
 
 
+@pytest.mark.heavy
 @settings(max_examples=10, deadline=None)
 @given(st.sampled_from([(14, 12, 10), (12, 3, 10), (12, 11, 0)]), st.sampled_from([0.0, 1e-1, 1e-4]))
 def test_the_transpose_is_the_transpose(ranks: tuple[int, ...], least: float) -> None:
@@ -65,6 +66,7 @@ def test_matrices_of_low_rank_move_by_their_size_where_they_have_nothing(rank: i
     assert torch.allclose(farther / farther.norm(), outside / outside.norm(), atol=1e-8)
 
 
+@pytest.mark.heavy
 def test_no_direction_is_lengthened_and_steep_ones_become_alike() -> None:
     land, index = network((14, 12, 10)), torch.arange(300)
     plain = Scale(land, 0.1, 1.0)

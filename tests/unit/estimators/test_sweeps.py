@@ -82,6 +82,7 @@ def test_step_bias_and_precision_are_those_of_the_closed_form(default):
     assert "MC302" in found.cells[7 + 4].findings
 
 
+@pytest.mark.heavy
 def test_steps_that_diverge_are_marked_and_end_nothing(default):
     with warnings.catch_warnings():
         warnings.simplefilter("error", cr.DiagnosticWarning)

@@ -21,6 +21,7 @@ def bowl(d, base=0.0, seed=0, draws=2000, n=1000):
     return Draws({"excess": losses, "distance2": losses}, {}, np.repeat(LEVELS, 4), spec)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("d", [1, 4, 21])
 @pytest.mark.parametrize("base", [0.0, -0.02, 3.0])
 def test_the_slope_needs_no_baseline(d, base):

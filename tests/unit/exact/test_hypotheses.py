@@ -82,6 +82,7 @@ def test_near_dependence_is_left_open():
     assert "rank open" in str(check)
 
 
+@pytest.mark.heavy
 def test_layers_of_some_hundred_weights_are_decided():
     draw = random.Random(0)
     weights = [[draw.gauss(0, 1) for _ in range(20)] for _ in range(210)]

@@ -243,6 +243,7 @@ def test_bias_adds_half_the_outputs():
     assert biased.details["jacobian_rank"] - plain.details["jacobian_rank"] == 3
 
 
+@pytest.mark.heavy
 def test_large_widths_and_depths_answer_at_once():
     length, width = 64, 100_003
     found = deep_linear_local([width] * (length + 1), [[0] * (length - s) for s in range(length)])

@@ -48,6 +48,7 @@ def test_products_and_powers_stay_as_written():
     assert [[e for _, e in product] for product in formula.addends] == [[4, 2], [1]]
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     "text",
     [

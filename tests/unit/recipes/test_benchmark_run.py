@@ -217,6 +217,7 @@ print(json.dumps({"value": value, "std": 2.0, "error": None, "gradients": 1000, 
 """
 
 
+@pytest.mark.heavy
 def test_the_peer_gets_weights_and_data_and_its_answer_is_read(tmp_path):
     script = tmp_path / "peer.py"
     script.write_text(PEER)

@@ -46,6 +46,7 @@ def test_others_do_not_matter() -> None:
     assert not np.allclose(first[0].arrays["excess"], second[0].arrays["excess"])
 
 
+@pytest.mark.heavy
 def test_each_is_its_own_posterior_at_all_levels() -> None:
     """Conjugate means and the variance of the first weight within 5 standard errors: one in 10⁵ fails by chance."""
     levels = (3.0, 10.0, 30.0)

@@ -14,6 +14,7 @@ from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.replay.capture import Captured
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("layout", ["batched", "sequential"])
 @pytest.mark.parametrize("overwrite", [False, True])
 @pytest.mark.parametrize("rows", [5, 20])

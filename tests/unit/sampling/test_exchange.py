@@ -248,6 +248,7 @@ def test_interrupted_runs_go_on_as_if_nothing_had_happened(kernel, nbeta, warmup
     assert [f.code for f in whole.findings] == [f.code for f in resumed.findings]
 
 
+@pytest.mark.heavy
 def test_interrupted_in_warmup(tmp_path, monkeypatch):
     from crunode.sampling import group
 

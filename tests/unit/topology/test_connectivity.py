@@ -50,6 +50,7 @@ def is_proof(connection, land, count=4000):
     return float(Heights(land).values(points).max()) <= connection.level
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("width", [2, 4])
 def test_wide_chains_are_connected_from_a_solution_to_its_negative(width):
     a, b = chain_ends(width)

@@ -195,6 +195,7 @@ def test_level_brings_starts_there_first():
     assert {round(p.loss.value, 6) for p in low} == {0.0}  # below the saddle only the wells are near
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize("level", [-1.0, -1e-3])
 def test_level_below_all_losses_is_unknown(level):
     found = critical_points(potential(two_wells, 2), around(2, 5), level=level)

@@ -442,6 +442,7 @@ def chain(widths, activation, seed):
     return nn.Sequential(*layers[:-1]).double()
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("activation", "kinds"),
     [(nn.Softplus, ("permutation",)), (nn.Tanh, ("permutation", "sign")), (nn.ReLU, ("permutation", "scale"))],
