@@ -273,7 +273,7 @@ def _xtrace(
             return 0.0, 0.0, count, count, 0.0
         basis, beyond = grown, torch.cat([beyond, _applied_in_parts(matrix, grown[:, basis.shape[1] :])], 1)
         core = (basis.T @ beyond).double()
-        lowest = min(lowest, float(torch.linalg.eigvalsh(core)[0] / core.norm()))
+        lowest = min(lowest, float(torch.linalg.eigvalsh(core)[0] / core.norm().clamp(min=1e-300)))
         if basis.shape[1] < count:  # the range has been found: every estimate is the trace itself
             return float(core.trace()), 0.0, count, count + basis.shape[1], lowest
         small = _Small(

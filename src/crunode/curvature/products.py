@@ -85,7 +85,7 @@ class Chunks(Generic[Held]):
         for share, held in self:
             found = product(held)
             if total is None:
-                total = found.mul_(share)
+                total = found.mul_(share) if share < 1 else found  # which may be expanded, or somebody's
             else:
                 total.add_(found, alpha=share)
         assert total is not None
