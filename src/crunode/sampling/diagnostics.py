@@ -12,6 +12,7 @@ References:
 from __future__ import annotations
 
 import math
+from functools import lru_cache
 from statistics import NormalDist
 
 import numpy as np
@@ -254,8 +255,18 @@ def _split(y: Array) -> Array:
 def _normal_scores(y: Array) -> Array:
     _, place, counts = np.unique(y, return_inverse=True, return_counts=True)
     ranks = np.cumsum(counts) - (counts - 1) / 2  # ties share their mean rank
-    scores = np.asarray(_quantile((ranks - 0.375) / (y.size + 0.25)), dtype=np.float64)
+    scores = _scores(y.size) if len(counts) == y.size else _quantiles(ranks, y.size)
     return scores[place].reshape(y.shape)
+
+
+def _quantiles(ranks: Array, size: int) -> Array:
+    return np.asarray(_quantile((ranks - 0.375) / (size + 0.25)), dtype=np.float64)
+
+
+@lru_cache(maxsize=4)
+def _scores(size: int) -> Array:
+    """Normal scores of 1, ..., size, which depend on no draw."""
+    return _quantiles(np.arange(1.0, size + 1), size)
 
 
 def _rhat(z: Array) -> float:
