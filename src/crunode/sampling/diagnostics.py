@@ -253,20 +253,15 @@ def _split(y: Array) -> Array:
 
 
 def _normal_scores(y: Array) -> Array:
-    _, place, counts = np.unique(y, return_inverse=True, return_counts=True)
-    ranks = np.cumsum(counts) - (counts - 1) / 2  # ties share their mean rank
-    scores = _scores(y.size) if len(counts) == y.size else _quantiles(ranks, y.size)
-    return scores[place].reshape(y.shape)
-
-
-def _quantiles(ranks: Array, size: int) -> Array:
-    return np.asarray(_quantile((ranks - 0.375) / (size + 0.25)), dtype=np.float64)
+    place, counts = np.unique(y, return_inverse=True, return_counts=True)[1:]
+    half_ranks = 2 * np.cumsum(counts) - counts - 1  # ties share their mean rank
+    return _scores(y.size)[half_ranks][place].reshape(y.shape)
 
 
 @lru_cache(maxsize=4)
 def _scores(size: int) -> Array:
-    """Normal scores of 1, ..., size, which depend on no draw."""
-    return _quantiles(np.arange(1.0, size + 1), size)
+    """Normal scores of the ranks 1, 3/2, ..., size, which depend on no draw."""
+    return _quantile((np.arange(1.0, size + 0.25, 0.5) - 0.375) / (size + 0.25)).astype(np.float64)
 
 
 def _rhat(z: Array) -> float:
