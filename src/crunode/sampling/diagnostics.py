@@ -261,7 +261,7 @@ def _normal_scores(y: Array) -> Array:
 @lru_cache(maxsize=4)
 def _scores(size: int) -> Array:
     """Normal scores of the ranks 1, 3/2, ..., size, which depend on no draw."""
-    return _quantile((np.arange(1.0, size + 0.25, 0.5) - 0.375) / (size + 0.25)).astype(np.float64)
+    return np.asarray(_quantile((np.arange(1.0, size + 0.25, 0.5) - 0.375) / (size + 0.25)), dtype=np.float64)
 
 
 def _rhat(z: Array) -> float:
