@@ -30,7 +30,7 @@ fi; \
 $(1)/bin/python -m pip install -q $(2)
 endef
 
-.PHONY: help setup test collected quick coverage trainers lint census mutants golden demo bench docs clean
+.PHONY: help setup test minimal collected quick coverage trainers lint census mutants golden demo bench docs clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -39,9 +39,10 @@ help: ## list the targets
 setup: $(VENV)/.stamp-dev ## make .venv with crunode (editable) and the development tools
 
 test: $(VENV)/.stamp-dev $(MIN)/.stamp ## lint, all tests, then what differs in a minimal install
-	@$(MAKE) --no-print-directory -j 2 lint collected
+	@$(MAKE) --no-print-directory -j 2 lint minimal collected
 	$(ONE_THREAD) CRUNODE_REQUIRE_ALL=1 $(BIN)/python -m pytest -n $(WORKERS) -m "$(MARK)"
-	@echo "== minimal install: torch, numpy, safetensors, pytest =="
+
+minimal: $(MIN)/.stamp ## what differs in an install of torch, numpy and safetensors alone
 	$(ONE_THREAD) $(MIN)/bin/python -m pytest tests/minimal tests/contracts/test_import_time.py
 
 # While types are checked the other core compiles the tests once, which each worker would do for itself.

@@ -255,7 +255,7 @@ def _split(y: Array) -> Array:
 def _normal_scores(y: Array) -> Array:
     place, counts = np.unique(y, return_inverse=True, return_counts=True)[1:]
     half_ranks = 2 * np.cumsum(counts) - counts - 1  # ties share their mean rank
-    return _scores(y.size)[half_ranks][place].reshape(y.shape)
+    return np.take(_scores(y.size), half_ranks[place]).reshape(y.shape)
 
 
 @lru_cache(maxsize=4)
