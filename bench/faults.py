@@ -40,7 +40,7 @@ from crunode.core.mending import mend
 from crunode.core.result import provenance
 from crunode.core.store import RunStore
 from crunode.errors import EstimationError, StoreError
-from crunode.recipes.base import Cell, Expected, Recipe
+from crunode.jobs.recipe import Cell, Expected, Recipe
 from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.run import sample
 from crunode.sampling.stochastic import SGNHT

@@ -22,7 +22,7 @@ from pathlib import Path
 from crunode.core.guarded import is_plain_name
 from crunode.core.result import provenance
 from crunode.errors import InputError
-from crunode.recipes.job_file import read_jobs
+from crunode.jobs.job_file import read_jobs
 
 ROOT = Path(__file__).resolve().parents[1]
 GOOD = """

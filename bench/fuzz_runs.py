@@ -35,8 +35,8 @@ from crunode.core.run_record import HEADERS
 from crunode.core.store import RunStore, load_estimate
 from crunode.errors import CrunodeError
 from crunode.estimators.coefficient import llc
-from crunode.recipes.base import Cell, Expected, Recipe
-from crunode.recipes.rerunning import plan_rerun, rerun
+from crunode.jobs.recipe import Cell, Expected, Recipe
+from crunode.jobs.rerunning import plan_rerun, rerun
 from crunode.reporting.text import describe_run, run_summary
 from crunode.sampling.metropolis import HMC
 from crunode.training.loop import train

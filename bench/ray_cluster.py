@@ -55,7 +55,7 @@ def compute(cell: Any) -> dict[str, Any]:
 
 
 def cells(size: str, seed: int) -> list[Any]:
-    from crunode.recipes.base import Cell
+    from crunode.jobs.recipe import Cell
 
     count = int(os.environ.get("JOBS", "200"))
     return [Cell(f"{k:04d}", {"nbeta": [10.0, 30.0, 100.0][k % 3], "seed": seed + k // 3}) for k in range(count)]
@@ -68,7 +68,7 @@ def rows(results: Any, size: str) -> list[Any]:
 def made(store: Path | None, executor: Any) -> list[Any]:
     import ray_cluster  # by its name, so that workers find it
 
-    from crunode.recipes.base import Recipe
+    from crunode.jobs.recipe import Recipe
 
     recipe = Recipe("ray-cluster", "short chains", "nobody", cells, ray_cluster.compute, rows)
     run = recipe.run("toy", 0, store, executor)

@@ -55,8 +55,8 @@ if TYPE_CHECKING:
     from crunode.estimators.tempering import rlct
     from crunode.estimators.triples import Triple
     from crunode.estimators.volume import volume_scaling
-    from crunode.recipes.registry import recipe
-    from crunode.recipes.rerunning import rerun
+    from crunode.jobs.registry import recipe
+    from crunode.jobs.rerunning import rerun
     from crunode.reporting.html import report
     from crunode.sampling.each import sample_each
     from crunode.sampling.exchange import Exchange, exchange_report
@@ -203,8 +203,8 @@ _HOMES = {
     "estimators.tempering": ("rlct",),
     "estimators.triples": ("Triple",),
     "estimators.volume": ("volume_scaling",),
-    "recipes.registry": ("recipe",),
-    "recipes.rerunning": ("rerun",),
+    "jobs.registry": ("recipe",),
+    "jobs.rerunning": ("rerun",),
     "reporting.html": ("report",),
     "sampling.each": ("sample_each",),
     "sampling.exchange": ("Exchange", "exchange_report"),

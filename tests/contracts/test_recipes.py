@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from crunode.recipes.base import Cell, Row
-from crunode.recipes.registry import BUILT_IN, recipe
+from crunode.jobs.recipe import Cell, Row
+from crunode.jobs.registry import BUILT_IN, recipe
 from crunode.testing import check_recipe
 
 pytestmark = pytest.mark.heavy
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.heavy
 
 @pytest.fixture
 def tiny(monkeypatch):
-    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "unit" / "recipes"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parents[1] / "unit" / "jobs"))
     import tiny_recipe
 
     return tiny_recipe.RECIPE

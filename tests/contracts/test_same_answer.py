@@ -22,10 +22,10 @@ from crunode.core.result import Estimate
 from crunode.core.store import RunStore, load_estimate
 from crunode.errors import DeadlineReached, DiagnosticWarning, StoreMismatch
 from crunode.estimators import coefficient
-from crunode.recipes.job_file import read_jobs
-from crunode.recipes.job_running import run_jobs
-from crunode.recipes.loading import landscape_from, options_of
-from crunode.recipes.rerunning import record_call, rerun
+from crunode.jobs.job_file import read_jobs
+from crunode.jobs.job_running import run_jobs
+from crunode.jobs.loading import landscape_from, options_of
+from crunode.jobs.rerunning import record_call, rerun
 from crunode.reporting.text import run_summary
 from crunode.training.probes import held, step_seed
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from crunode.core.guarded import is_plain_name
 from crunode.errors import InputError
-from crunode.recipes.job_file import read_jobs
+from crunode.jobs.job_file import read_jobs
 
 scalars = st.one_of(
     st.booleans(),

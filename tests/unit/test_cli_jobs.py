@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from crunode import cli
-from crunode.recipes import registry
+from crunode.jobs import registry
 
 LANDS = """
 import torch
@@ -32,7 +32,7 @@ recipe = "tiny"
 def run(capsys, tmp_path, monkeypatch):
     """Run the command line in a folder with a job file: exit code, standard output, standard error."""
     monkeypatch.chdir(tmp_path)
-    monkeypatch.syspath_prepend(str(Path(__file__).parent / "recipes"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "jobs"))
     monkeypatch.syspath_prepend(str(tmp_path))
     points = [metadata.EntryPoint("tiny", "tiny_recipe:RECIPE", registry.GROUP)]
     monkeypatch.setattr(metadata, "entry_points", lambda group: points)

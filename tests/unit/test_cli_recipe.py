@@ -4,7 +4,7 @@ from pathlib import Path
 import pytest
 
 from crunode import cli
-from crunode.recipes import registry
+from crunode.jobs import registry
 
 
 @pytest.fixture
@@ -25,7 +25,7 @@ def tiny(monkeypatch):
     """The recipe of the tests, as another package would offer it."""
     from importlib import metadata
 
-    monkeypatch.syspath_prepend(str(Path(__file__).parent / "recipes"))
+    monkeypatch.syspath_prepend(str(Path(__file__).parent / "jobs"))
     points = [
         metadata.EntryPoint("tiny", "tiny_recipe:RECIPE", registry.GROUP),
         metadata.EntryPoint("broken", "no_such_module:RECIPE", registry.GROUP),

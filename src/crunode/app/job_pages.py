@@ -12,8 +12,8 @@ from crunode.app.live_progress import progress_of, spent_words
 from crunode.app.pages import message_page, piece, redirect, render
 from crunode.core.catalog_query import RunEntry
 from crunode.errors import CrunodeError, InputError
-from crunode.recipes.registry import recipe as recipe_named
-from crunode.recipes.registry import recipes
+from crunode.jobs.registry import recipe as recipe_named
+from crunode.jobs.registry import recipes
 
 __all__ = ["gallery", "recipe_cards", "running", "running_live", "start_recipe", "stop_job"]
 

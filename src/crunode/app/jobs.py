@@ -21,7 +21,7 @@ from typing import IO
 from crunode.core.atomic import make_folder
 from crunode.core.guarded import inside
 from crunode.errors import InputError, StoreError
-from crunode.recipes.registry import recipes
+from crunode.jobs.registry import recipes
 
 __all__ = ["FOLDER", "Job", "Jobs"]
 

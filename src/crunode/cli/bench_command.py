@@ -43,9 +43,9 @@ def llc(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of words.")] = False,
 ) -> None:
     """Estimates of the learning coefficient against exact values, e.g. crunode bench llc --class 1K --count 8."""
+    from crunode.jobs.loading import options_from
     from crunode.recipes.benchmark.run import run_benchmark
     from crunode.recipes.benchmark.table import describe_benchmark
-    from crunode.recipes.loading import options_from
 
     asked: dict[str, Any] = options_from(settings or ())
     # What is left out is left to the estimator's own defaults.

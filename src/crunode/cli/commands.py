@@ -110,8 +110,8 @@ def llc(
 ) -> None:
     """Estimate the local learning coefficient, e.g. crunode llc mypkg.exp:landscape --set chains=8."""
     from crunode import llc as estimate_llc
-    from crunode.recipes.loading import landscape_from, options_from, weights_from
-    from crunode.recipes.rerunning import record_call
+    from crunode.jobs.loading import landscape_from, options_from, weights_from
+    from crunode.jobs.rerunning import record_call
     from crunode.reporting.text import describe_estimate
 
     with _quiet(as_json):

@@ -16,7 +16,7 @@ from crunode.errors import DiagnosticWarning, InputError
 
 if TYPE_CHECKING:
     from crunode.core.execute import Executor
-    from crunode.recipes.job_file import JobFile
+    from crunode.jobs.job_file import JobFile
 
 __all__ = ["plan", "run"]
 
@@ -39,7 +39,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run the estimates, sweeps and recipes of a job file, e.g. crunode run study.toml --on processes:4."""
-    from crunode.recipes.job_running import run_jobs
+    from crunode.jobs.job_running import run_jobs
 
     jobs = _read(file, settings, seed)
     home, executor = _store(jobs, store), _executor(jobs, on, workers, deadline)
@@ -67,7 +67,7 @@ def plan(
     as_json: Json = False,
 ) -> None:
     """How many units, gradients, how much memory and time a run takes, e.g. crunode plan recipe murfet2020-volume."""
-    from crunode.recipes.planning import plan_jobs, plan_recipe
+    from crunode.jobs.planning import plan_jobs, plan_recipe
 
     if not 0 <= trial <= 3600:
         raise InputError(f"expected --trial from 0 to 3600 seconds, got {trial:g}")
@@ -89,8 +89,8 @@ def plan(
 
 
 def _read(file: Path, settings: list[str] | None, seed: int | None) -> JobFile:
-    from crunode.recipes.job_file import read_jobs
-    from crunode.recipes.loading import settings_from
+    from crunode.jobs.job_file import read_jobs
+    from crunode.jobs.loading import settings_from
 
     return read_jobs(file, seed=seed, settings=settings_from(settings or ()))
 

@@ -30,8 +30,8 @@ def _root() -> None:
 def list_recipes(as_json: Json = False) -> None:
     """All recipes, with their papers."""
     from crunode.errors import InputError
-    from crunode.recipes.registry import recipe as recipe_named
-    from crunode.recipes.registry import recipes
+    from crunode.jobs.registry import recipe as recipe_named
+    from crunode.jobs.registry import recipes
 
     found: list[dict[str, str | None]] = []
     for name in recipes():
@@ -51,7 +51,7 @@ def list_recipes(as_json: Json = False) -> None:
 @recipe.command()
 def show(name: Name, as_json: Json = False) -> None:
     """What a recipe computes, and what is known about its paper."""
-    from crunode.recipes.registry import recipe as recipe_named
+    from crunode.jobs.registry import recipe as recipe_named
 
     found = recipe_named(name)
     cells = {size: len(found.cells(size, 0)) for size in found.sizes}
@@ -77,7 +77,7 @@ def run(
     as_json: Json = False,
 ) -> None:
     """Run a recipe and print its table, e.g. crunode recipe run murfet2020-volume --store runs/volume."""
-    from crunode.recipes.registry import recipe as recipe_named
+    from crunode.jobs.registry import recipe as recipe_named
 
     executor = executor_from(on, workers, deadline)
     with contextlib.ExitStack() as stack:

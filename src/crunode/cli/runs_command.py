@@ -253,8 +253,8 @@ def rerun(
     as_json: Json = False,
 ) -> None:
     """Make a run again from its stored settings, into a new folder, e.g. crunode rerun runs/a --store runs/b."""
-    from crunode.recipes.rerunning import plan_rerun
-    from crunode.recipes.rerunning import rerun as run_again
+    from crunode.jobs.rerunning import plan_rerun
+    from crunode.jobs.rerunning import rerun as run_again
 
     into = folder.with_name(f"{folder.name}-rerun") if store is None else store
     replay = plan_rerun(folder)

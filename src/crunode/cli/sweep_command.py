@@ -55,8 +55,8 @@ def run_sweep(
     """
     check_picture(plot)
     from crunode import sweep
-    from crunode.recipes.loading import landscape_from, options_from, weights_from
-    from crunode.recipes.rerunning import record_call
+    from crunode.jobs.loading import landscape_from, options_from, weights_from
+    from crunode.jobs.rerunning import record_call
 
     options: dict[str, Any] = options_from(settings)
     foreign = [key for key in options if key not in _SETTINGS]

@@ -44,7 +44,7 @@ def track(
 ) -> None:
     """Follow llc and others through training, e.g. crunode track mypkg.exp:landscape runs/checkpoints --probe llc."""
     from crunode.cli.sweep_command import check_picture
-    from crunode.recipes.loading import landscape_from
+    from crunode.jobs.loading import landscape_from
     from crunode.training.tracker import track as track_folder
 
     check_picture(plot)
@@ -97,7 +97,7 @@ def probes_from(words: Sequence[str], settings: Sequence[str] = ()) -> dict[str,
     """
     from crunode.curvature.traces import hessian_trace
     from crunode.estimators.coefficient import llc
-    from crunode.recipes.loading import options_from
+    from crunode.jobs.loading import options_from
 
     options = options_from(settings)
     if options and "llc" not in words:

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from crunode._extras import need
 from crunode.core.landscape import Landscape
 from crunode.core.rng import derived_seed, preserved_rng
-from crunode.recipes.base import Cell, Expected, Recipe, Result, Row
+from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
 from crunode.topology.critical import critical_points
 from crunode.topology.manifold import solution_dimension, walk
 

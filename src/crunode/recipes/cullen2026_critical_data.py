@@ -9,7 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from crunode.recipes.base import Cell, Expected, Recipe, Result, Row
+from crunode.jobs.placing import place
+from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
 from crunode.recipes.cullen2026_runs.curves import diverged, times_of
 from crunode.recipes.cullen2026_runs.pictures import draw_boundary
 from crunode.recipes.cullen2026_runs.plans import PAPER, TOY, seeds_of
@@ -17,7 +18,6 @@ from crunode.recipes.cullen2026_runs.quadratic import quadratic_trainings
 from crunode.recipes.cullen2026_runs.statistics import Boundary, fit_boundary, jackknife
 from crunode.recipes.grokking.settings import TrainingSettings
 from crunode.recipes.grokking.tasks import ModularTask
-from crunode.recipes.placing import place
 
 __all__ = ["PRINTED_FRACTIONS", "RECIPE", "cells", "compute", "figures", "points_of", "rows"]
 

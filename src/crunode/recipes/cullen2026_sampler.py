@@ -16,7 +16,8 @@ from crunode.curvature.operators import ggn
 from crunode.curvature.quadrature import function_trace
 from crunode.estimators.coefficient import llc
 from crunode.exact.modular_addition import quadratic_modular_addition
-from crunode.recipes.base import Cell, Expected, Recipe, Result, Row
+from crunode.jobs.placing import place
+from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
 from crunode.recipes.cullen2026.constructed import own_truth
 from crunode.recipes.cullen2026.lines import claimed_sign, fit_line
 from crunode.recipes.cullen2026_runs.langevin import ChainSettings, excess_losses
@@ -25,7 +26,6 @@ from crunode.recipes.cullen2026_runs.quadratic import QuadraticPoints
 from crunode.recipes.grokking.batched import train_many
 from crunode.recipes.grokking.settings import TrainingSettings
 from crunode.recipes.grokking.tasks import ModularTask
-from crunode.recipes.placing import place
 
 __all__ = ["RECIPE", "cells", "compute", "figures", "predicted_share", "rows"]
 

@@ -20,14 +20,14 @@ from crunode.core.rng import derived_seed
 from crunode.estimators.coefficient import llc
 from crunode.estimators.multitemperature import multi_temperature
 from crunode.exact.modular_addition import quadratic_modular_addition
-from crunode.recipes.base import Cell, Expected, Recipe, Result, Row
+from crunode.jobs.placing import place
+from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
 from crunode.recipes.cullen2026.constructed import construct
 from crunode.recipes.cullen2026.lines import Line, claimed_sign, fit_line
 from crunode.recipes.cullen2026_runs.langevin import PRINTED
 from crunode.recipes.cullen2026_runs.plans import BASELINE, CHAINS, PAPER, TOY, TOY_CHAINS, seeds_of
 from crunode.recipes.cullen2026_runs.quadratic import quadratic_trainings
 from crunode.recipes.grokking.tasks import ModularTask
-from crunode.recipes.placing import place
 
 __all__ = ["RECIPE", "cells", "compute", "critical_width", "figures", "rows", "trained_values"]
 

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from crunode.recipes.base import Cell, Recipe, Result, Row
+from crunode.jobs.placing import place
+from crunode.jobs.recipe import Cell, Recipe, Result, Row
 from crunode.recipes.cullen2026_runs.curves import curve_numbers, diverged, severity_of, times_of
 from crunode.recipes.cullen2026_runs.pictures import draw_rates
 from crunode.recipes.cullen2026_runs.plans import BASELINE, PAPER, TOY, seeds_of
 from crunode.recipes.cullen2026_runs.quadratic import quadratic_trainings
 from crunode.recipes.cullen2026_runs.statistics import fit_decay
-from crunode.recipes.placing import place
 from crunode.recipes.saghir2024.claims import claim_row
 
 __all__ = ["RECIPE", "cells", "compute", "figures", "rows", "table_of"]

@@ -17,7 +17,7 @@ from crunode.estimators.coefficient import llc
 from crunode.estimators.multitemperature import multi_temperature
 from crunode.exact import combine, families
 from crunode.exact.result import LearningCoefficient
-from crunode.recipes.base import Cell, Expected, Recipe, Result, Row
+from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
 
 __all__ = ["POINTS", "RECIPE", "cells", "compute", "exact_value", "figures", "potential", "rows"]
 

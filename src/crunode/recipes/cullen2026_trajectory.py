@@ -6,12 +6,12 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from crunode.recipes.base import Cell, Recipe, Result, Row
+from crunode.jobs.placing import place
+from crunode.jobs.recipe import Cell, Recipe, Result, Row
 from crunode.recipes.cullen2026_runs.curves import change_epochs, diverged, times_of
 from crunode.recipes.cullen2026_runs.pictures import draw_trajectories
 from crunode.recipes.cullen2026_runs.plans import BASELINE, PAPER, TOY, curve_rows, grokking_rows, seeds_of
 from crunode.recipes.cullen2026_runs.quadratic import quadratic_trainings
-from crunode.recipes.placing import place
 
 __all__ = ["RECIPE", "cells", "compute", "figures", "rows"]
 

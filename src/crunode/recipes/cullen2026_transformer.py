@@ -7,13 +7,13 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from crunode.recipes.base import Cell, Recipe, Result, Row
+from crunode.jobs.placing import place
+from crunode.jobs.recipe import Cell, Recipe, Result, Row
 from crunode.recipes.cullen2026_runs.curves import diverged, times_of
 from crunode.recipes.cullen2026_runs.langevin import PRINTED
 from crunode.recipes.cullen2026_runs.pictures import draw_trajectories
 from crunode.recipes.cullen2026_runs.plans import PAPER, curve_rows, seeds_of
 from crunode.recipes.cullen2026_runs.transformers import transformer_trainings
-from crunode.recipes.placing import place
 
 __all__ = ["RECIPE", "cells", "compute", "figures", "rows"]
 

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from crunode.core.landscape import Landscape
 from crunode.core.rng import derived_seed
 from crunode.curvature.lazy import width_exponent
-from crunode.recipes.base import Cell, Expected, Recipe, Result, Row
+from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
 from crunode.reporting.plots import STYLE, level_colors, new_figure, plain_axes
 from crunode.topology.barriers import barrier
 from crunode.topology.descent import Adam

@@ -16,7 +16,7 @@ from crunode.core.landscape import Landscape
 from crunode.core.rng import derived_seed, preserved_rng
 from crunode.curvature.gauss_newton import gauss_newton_step, linearized_descent
 from crunode.curvature.linearized import linearize
-from crunode.recipes.base import Cell, Expected, Recipe, Result, Row
+from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
 
 __all__ = ["NETWORKS", "RECIPE", "cells", "compute", "figures", "landscape", "rows"]
 

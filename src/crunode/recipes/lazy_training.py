@@ -16,7 +16,7 @@ from crunode.core.landscape import Landscape
 from crunode.core.rng import derived_seed
 from crunode.curvature.gauss_newton import gauss_newton_step, linearized_descent
 from crunode.curvature.lazy import gradient_change_bound, lazy_diagnostics, width_exponent
-from crunode.recipes.base import Cell, Expected, Recipe, Result, Row
+from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
 
 __all__ = ["KINDS", "RECIPE", "Nets", "cells", "compute", "figures", "initial", "rows", "train"]
 

@@ -15,7 +15,7 @@ from crunode._extras import need
 from crunode.core.rng import derived_seed
 from crunode.estimators import criteria
 from crunode.estimators.evidence import free_energy
-from crunode.recipes.base import Cell, Expected, Recipe, Result, Row
+from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
 from crunode.recipes.bilinear import best_loss, draw_posteriors, simulate
 from crunode.sampling.posterior import wbic_nbeta
 

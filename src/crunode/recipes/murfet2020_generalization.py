@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from crunode.recipes.base import Cell, Recipe, Result, Row
+from crunode.jobs.recipe import Cell, Recipe, Result, Row
 from crunode.recipes.murfet2020.measure import measure
 from crunode.recipes.murfet2020.pictures import draw_figures
 from crunode.recipes.murfet2020.table import make_rows

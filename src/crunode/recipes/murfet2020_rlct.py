@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from crunode._extras import need
-from crunode.recipes.base import Cell, Expected, Recipe, Result, Row
+from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
 from crunode.recipes.murfet2020.tempered import baseline, global_phases, local_coefficient, table_slopes
 from crunode.recipes.murfet2020.two_layer import true_network
 

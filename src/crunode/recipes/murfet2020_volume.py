@@ -16,7 +16,7 @@ from crunode import exact
 from crunode._extras import need
 from crunode.core.rng import derived_seed
 from crunode.estimators.volume import volume_scaling
-from crunode.recipes.base import Cell, Expected, Recipe, Result, Row
+from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
 
 __all__ = ["RECIPE", "Case", "cells", "compute", "figures", "rows"]
 

@@ -13,7 +13,7 @@ import torch
 from crunode._extras import need
 from crunode.core.rng import derived_seed
 from crunode.errors import InputError
-from crunode.recipes.base import Cell, Expected, Recipe, Result, Row
+from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
 from crunode.recipes.pennington2017.networks import examples_of, initial, inputs_of, landscape, trained
 from crunode.spectra import critical_energy, fit_index, hessian_law, index, index_prefactor, random_spectrum
 from crunode.topology.critical import critical_points

@@ -12,7 +12,7 @@ import torch
 
 from crunode._extras import need
 from crunode.core.rng import derived_seed
-from crunode.recipes.base import Cell, Expected, Recipe, Result, Row
+from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
 from crunode.recipes.pennington2017.networks import (
     examples_of,
     hessian_parts,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from crunode.recipes.base import Cell, Recipe, Result, Row
+from crunode.jobs.recipe import Cell, Recipe, Result, Row
 from crunode.recipes.saghir2024.claims import (
     QUANTITIES,
     absence_row,

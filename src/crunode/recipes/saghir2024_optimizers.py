@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from crunode.recipes.base import Cell, Recipe, Result, Row
+from crunode.jobs.recipe import Cell, Recipe, Result, Row
 from crunode.recipes.saghir2024.claims import QUANTITIES, by_seed, claim_row, difference_row, equal_loss_row, measured
 from crunode.recipes.saghir2024.pictures import draw_against_width, draw_curves
 from crunode.recipes.saghir2024.plans import FULL, LENET, TOY, ffnn, net_name, repeated

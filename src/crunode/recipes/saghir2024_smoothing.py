@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from crunode.recipes.base import Cell, Recipe, Result, Row
+from crunode.jobs.recipe import Cell, Recipe, Result, Row
 from crunode.recipes.saghir2024.claims import QUANTITIES, by_seed, claim_row, measured, pairs
 from crunode.recipes.saghir2024.pictures import draw_sweep
 from crunode.recipes.saghir2024.plans import FULL, TOY, ffnn, net_name, repeated

@@ -16,7 +16,7 @@ from crunode._extras import need
 from crunode.core.landscape import Landscape
 from crunode.core.rng import derived_seed
 from crunode.estimators import criteria
-from crunode.recipes.base import Cell, Expected, Recipe, Result, Row
+from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
 from crunode.recipes.bilinear import DataSets, Samples, draw_posteriors, simulate
 from crunode.sampling.metropolis import HMC
 from crunode.sampling.posterior import Gaussian, Posterior

@@ -19,7 +19,7 @@ __all__ = ["check_recipe"]
 
 
 def check_recipe(recipe: Any, *, seed: int = 0, seconds: float = 30.0) -> Any:
-    """Check the contract of a `crunode.recipes.base.Recipe` at toy size.
+    """Check the contract of a `crunode.jobs.recipe.Recipe` at toy size.
 
     Its cells have different names and JSON-able settings, depend on nothing but size and seed, and change with the
     seed; function and cells can be pickled; all cells can be computed, within `seconds`; the table has rows, each with
@@ -38,7 +38,7 @@ def check_recipe(recipe: Any, *, seed: int = 0, seconds: float = 30.0) -> Any:
         AssertionError: The recipe breaks the contract; the message says where.
 
     Example:
-        >>> from crunode.recipes.registry import recipe
+        >>> from crunode.jobs.registry import recipe
         >>> check_recipe(recipe("murfet2020-volume")).ok
         True
     """

@@ -4,8 +4,8 @@ import math
 
 import pytest
 
+from crunode.jobs.recipe import Cell, Result
 from crunode.recipes import cooper2021_dimension, gauss_newton
-from crunode.recipes.base import Cell, Result
 
 
 def result(name, dimension, hessian, largest=1e-14):

@@ -12,10 +12,10 @@ import torch
 import crunode as cr
 from crunode.errors import InputError
 from crunode.estimators.multitemperature import multi_temperature
+from crunode.jobs.recipe import Cell, Result
 from crunode.recipes import cullen2026_sampler as sampler
 from crunode.recipes import cullen2026_scaling as scaling
 from crunode.recipes import cullen2026_toys as toys
-from crunode.recipes.base import Cell, Result
 from crunode.recipes.cullen2026 import constructed
 from crunode.recipes.cullen2026.constructed import CASES, construct, own_truth
 from crunode.recipes.cullen2026.lines import fit_line

@@ -12,13 +12,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crunode.errors import EstimationError, InputError
-from crunode.recipes import (
-    cullen2026_critical_data,
-    cullen2026_severity,
-    cullen2026_trajectory,
-    cullen2026_transformer,
-)
-from crunode.recipes.base import Cell, Result
+from crunode.jobs.recipe import Cell, Result
+from crunode.recipes import cullen2026_critical_data, cullen2026_severity, cullen2026_trajectory, cullen2026_transformer
 from crunode.recipes.cullen2026_runs import curves, langevin, plans, quadratic, statistics, transformers
 from crunode.recipes.cullen2026_runs.langevin import PRINTED, ChainSettings, coefficients, excess_losses
 from crunode.recipes.cullen2026_runs.quadratic import QuadraticPoints

@@ -5,8 +5,8 @@ import math
 import numpy as np
 import pytest
 
+from crunode.jobs.recipe import Cell, Result
 from crunode.recipes import cullen2026_scaling as scaling
-from crunode.recipes.base import Cell, Result
 
 
 def numbers(value, error=0.25, findings=(), se=0.125):

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from crunode.jobs.recipe import Cell, Result
 from crunode.recipes import cullen2026_severity, saghir2024_overfitting, watanabe_criteria
-from crunode.recipes.base import Cell, Result
 from crunode.recipes.cullen2026_runs import curves, plans, statistics
 from crunode.recipes.grokking import measures
 from crunode.recipes.grokking.fourier import effective_width, fourier_features, fourier_network, unit_strengths

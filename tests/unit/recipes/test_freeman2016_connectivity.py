@@ -3,8 +3,8 @@
 import torch
 
 from crunode.core.landscape import Landscape
+from crunode.jobs.recipe import Cell, Result
 from crunode.recipes import freeman2016_connectivity as freeman
-from crunode.recipes.base import Cell, Result
 from crunode.topology.heights import Heights
 
 

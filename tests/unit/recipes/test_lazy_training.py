@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from crunode.jobs.recipe import Cell, Result
 from crunode.recipes import lazy_training as lazy
-from crunode.recipes.base import Cell, Result
 
 
 def module_jacobian(nets):

@@ -3,8 +3,8 @@
 import pytest
 import torch
 
+from crunode.jobs.recipe import Cell, Result
 from crunode.recipes import li2018_surface as li
-from crunode.recipes.base import Cell, Result
 
 
 def planted(plain, skip=(0.1, 0.12, 0.11), shallow=(0.0, 0.01, 0.0), large=(2.0, 2.2, 1.9)):

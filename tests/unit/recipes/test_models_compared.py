@@ -5,8 +5,8 @@ import math
 import pytest
 import torch
 
+from crunode.jobs.recipe import Cell, Result
 from crunode.recipes import cullen2026_scaling, model_selection, watanabe_criteria
-from crunode.recipes.base import Cell, Result
 from crunode.recipes.cullen2026.constructed import construct
 
 # The table of docs/recipes/cullen2026.md: p, K, and what is chosen besides.

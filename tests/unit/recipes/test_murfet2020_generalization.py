@@ -9,7 +9,8 @@ import torch
 from torch import nn
 
 from crunode.errors import InputError
-from crunode.recipes.base import Cell, Result
+from crunode.jobs.recipe import Cell, Result
+from crunode.jobs.registry import recipe
 from crunode.recipes.murfet2020.hamiltonian import hamiltonian
 from crunode.recipes.murfet2020.maps import BATCH, DECAY, MOMENTUM, RATE, train_map
 from crunode.recipes.murfet2020.measure import AS_PRINTED, METHODS, OURS, measure
@@ -28,7 +29,6 @@ from crunode.recipes.murfet2020.published import printed
 from crunode.recipes.murfet2020.slopes import fit_slope
 from crunode.recipes.murfet2020.table import make_rows
 from crunode.recipes.murfet2020_generalization import RECIPE, cells
-from crunode.recipes.registry import recipe
 
 pytestmark = pytest.mark.heavy
 

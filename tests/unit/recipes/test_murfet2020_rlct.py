@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crunode import InputError
-from crunode.recipes.base import Cell, Result
+from crunode.jobs.recipe import Cell, Result
 from crunode.recipes.murfet2020.tempered import baseline, five_levels, table_slopes
 from crunode.recipes.murfet2020.two_layer import TwoLayer, live_units, sampled, true_network
 from crunode.recipes.murfet2020_rlct import PRINTED, RECIPE

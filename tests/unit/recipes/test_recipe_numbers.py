@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from crunode.jobs.recipe import Cell, Result
 from crunode.recipes import cooper2021_dimension, freeman2016_connectivity, model_selection, murfet2020_rlct
-from crunode.recipes.base import Cell, Result
 
 # Table 2 of Murfet et al. 2020, as printed.
 TABLE_2 = """

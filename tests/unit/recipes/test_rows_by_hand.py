@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 import torch
 
+from crunode.jobs.recipe import Cell, Result
 from crunode.recipes import gauss_newton, lazy_training
 from crunode.recipes import pennington2017_index as by_index
 from crunode.recipes import pennington2017_spectrum as by_spectrum
-from crunode.recipes.base import Cell, Result
 
 
 def one_row(rows, *words):

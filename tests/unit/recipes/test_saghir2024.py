@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 
 from crunode.core.landscape import Landscape
 from crunode.errors import InputError
+from crunode.jobs.recipe import Result
 from crunode.recipes import saghir2024_escape, saghir2024_optimizers, saghir2024_overfitting, saghir2024_smoothing
-from crunode.recipes.base import Result
 from crunode.recipes.models import build
 from crunode.recipes.saghir2024 import statistics
 from crunode.recipes.saghir2024.claims import absence_row, at_equal_loss, claim_row

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
+from crunode.jobs.recipe import Cell
 from crunode.recipes import pennington2017_index as by_index
-from crunode.recipes.base import Cell
 from crunode.recipes.cullen2026_runs import langevin
 from crunode.recipes.cullen2026_runs.langevin import PRINTED, ChainSettings
 

@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from crunode.jobs.recipe import Cell, Result
 from crunode.recipes import (
     cooper2021_dimension,
     cullen2026_sampler,
@@ -24,7 +25,6 @@ from crunode.recipes import (
     saghir2024_optimizers,
     watanabe_criteria,
 )
-from crunode.recipes.base import Cell, Result
 
 
 def settings(module, size="paper"):

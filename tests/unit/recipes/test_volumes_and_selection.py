@@ -8,8 +8,8 @@ import pytest
 import torch
 from scipy import integrate
 
+from crunode.jobs.recipe import Cell, Result
 from crunode.recipes import model_selection, murfet2020_volume
-from crunode.recipes.base import Cell, Result
 
 CASES = murfet2020_volume.CASES
 

@@ -14,7 +14,7 @@ from crunode.core.documents import write_document
 from crunode.core.result import Draws, Estimate, Finding
 from crunode.core.store import RunStore, save_estimate
 from crunode.errors import InputError
-from crunode.recipes.base import Cell, Expected, Recipe, Result, Run
+from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Run
 from crunode.reporting.folder_views import folder_view, stored_draws
 from crunode.reporting.fragments import asset, run_page
 from crunode.reporting.html import page_html, policy, report, views_of

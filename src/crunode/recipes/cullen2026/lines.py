@@ -10,7 +10,7 @@ import numpy as np
 
 from crunode.errors import InputError
 from crunode.estimators.multitemperature import intercept_weights
-from crunode.recipes.base import Row
+from crunode.jobs.recipe import Row
 
 __all__ = ["Line", "claimed_sign", "fit_line"]
 

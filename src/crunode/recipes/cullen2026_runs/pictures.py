@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from crunode._extras import need
-from crunode.recipes.base import Result
+from crunode.jobs.recipe import Result
 from crunode.recipes.cullen2026_runs.statistics import Boundary
 
 __all__ = ["draw_boundary", "draw_rates", "draw_trajectories"]

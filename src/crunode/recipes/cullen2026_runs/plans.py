@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from crunode.core.rng import derived_seed
-from crunode.recipes.base import Expected, Row
+from crunode.jobs.recipe import Expected, Row
 from crunode.recipes.cullen2026_runs.curves import curve_numbers, diverged, gathered, summarized, times_of
 from crunode.recipes.cullen2026_runs.langevin import PRINTED
 from crunode.recipes.saghir2024.claims import claim_row

@@ -11,11 +11,11 @@ from torch import Tensor
 
 from crunode.core.rng import derived_seed
 from crunode.errors import InputError
+from crunode.jobs.placing import place
 from crunode.recipes.cullen2026_runs.langevin import coefficients, held_settings
 from crunode.recipes.grokking.batched import train_many
 from crunode.recipes.grokking.settings import RECORDED, GrokkingRun, TrainingSettings
 from crunode.recipes.grokking.tasks import ModularTask
-from crunode.recipes.placing import place
 
 __all__ = ["QuadraticPoints", "log_epochs", "quadratic_trainings"]
 

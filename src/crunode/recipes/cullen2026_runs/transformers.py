@@ -13,11 +13,11 @@ from torch.func import functional_call, grad, vmap
 
 from crunode.core.rng import derived_seed
 from crunode.errors import InputError
+from crunode.jobs.placing import place
 from crunode.recipes.cullen2026_runs.langevin import coefficients, held_settings
 from crunode.recipes.cullen2026_runs.quadratic import log_epochs
 from crunode.recipes.grokking.networks import ModularTransformer
 from crunode.recipes.grokking.tasks import ModularTask
-from crunode.recipes.placing import place
 from crunode.sampling.replay.capture import Captured
 
 __all__ = ["TransformerPoints", "transformer_trainings"]

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from crunode.recipes.base import Result
+from crunode.jobs.recipe import Result
 from crunode.recipes.murfet2020.networks import Panel
 from crunode.recipes.murfet2020.table import collect, label
 from crunode.reporting.plots import new_figure, plain_axes

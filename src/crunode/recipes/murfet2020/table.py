@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from crunode.recipes.base import Expected, Result, Row
+from crunode.jobs.recipe import Expected, Result, Row
 from crunode.recipes.murfet2020.measure import AS_PRINTED, METHODS
 from crunode.recipes.murfet2020.networks import Panel
 from crunode.recipes.murfet2020.published import TABLE5_NOTE, printed

@@ -19,8 +19,8 @@ from crunode.core.result import Draws
 from crunode.estimators.bounds import bounds
 from crunode.estimators.phases import phases
 from crunode.estimators.tempering import rlct
+from crunode.jobs.placing import place
 from crunode.recipes.murfet2020.two_layer import live_units, sampled
-from crunode.recipes.placing import place
 from crunode.sampling.diagnostics import mcse_mean, split_rhat
 from crunode.sampling.each import sample_each
 from crunode.sampling.exchange import Exchange, exchange_report

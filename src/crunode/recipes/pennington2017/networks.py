@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from crunode.core.landscape import Landscape
 from crunode.curvature.operators import ggn, residual_part
-from crunode.recipes.placing import place
+from crunode.jobs.placing import place
 
 __all__ = [
     "KINDS",

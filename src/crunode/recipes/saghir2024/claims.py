@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from crunode.recipes.base import Result, Row
+from crunode.jobs.recipe import Result, Row
 from crunode.recipes.saghir2024.statistics import TTest, mean_test, paired_test, welch_test
 
 __all__ = [

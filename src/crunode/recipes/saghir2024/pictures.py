@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 
 from crunode._extras import need
-from crunode.recipes.base import Result
+from crunode.jobs.recipe import Result
 from crunode.recipes.saghir2024.claims import QUANTITIES, measured
 from crunode.recipes.saghir2024.plans import net_name
 

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from crunode.core.rng import derived_seed
-from crunode.recipes.base import Cell
+from crunode.jobs.recipe import Cell
 
 __all__ = ["FULL", "LENET", "TOY", "ffnn", "net_name", "repeated"]
 

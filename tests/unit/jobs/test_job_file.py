@@ -1,7 +1,7 @@
 import pytest
 
 from crunode.errors import InputError
-from crunode.recipes.job_file import read_jobs
+from crunode.jobs.job_file import read_jobs
 
 GOOD = """
 store = "runs/study"

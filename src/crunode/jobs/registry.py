@@ -7,7 +7,7 @@ import importlib
 from importlib import metadata
 
 from crunode.errors import InputError
-from crunode.recipes.base import Recipe
+from crunode.jobs.recipe import Recipe
 
 __all__ = ["BUILT_IN", "GROUP", "recipe", "recipes"]
 

@@ -11,10 +11,10 @@ from crunode.core.atomic import acquire
 from crunode.core.deadline import Deadline
 from crunode.core.execute import Serial
 from crunode.errors import InputError, StoreError
-from crunode.recipes import registry
-from crunode.recipes.job_file import read_jobs
-from crunode.recipes.job_running import run_jobs
-from crunode.recipes.planning import _spread_order, plan_jobs, plan_recipe
+from crunode.jobs import registry
+from crunode.jobs.job_file import read_jobs
+from crunode.jobs.job_running import run_jobs
+from crunode.jobs.planning import _spread_order, plan_jobs, plan_recipe
 
 LANDS = """
 import torch
@@ -84,7 +84,7 @@ def test_a_chain_that_is_stopped_between_chunks_goes_on(study, tmp_path):
     from crunode.core.store import RunStore
     from crunode.errors import DeadlineReached
     from crunode.estimators.coefficient import llc
-    from crunode.recipes.loading import landscape_from, options_of
+    from crunode.jobs.loading import landscape_from, options_of
     from crunode.sampling import group
 
     given = options_of(

@@ -28,7 +28,7 @@ from crunode.errors import (
     StoreError,
     StoreMismatch,
 )
-from crunode.recipes.base import Cell, Recipe, Result, Row, Run
+from crunode.jobs.recipe import Cell, Recipe, Result, Row, Run
 
 __all__ = ["Job", "run_job", "run_recipe"]
 

@@ -19,11 +19,11 @@ from crunode.core.ledger import pickled
 from crunode.core.store import RunStore
 from crunode.core.workers import Loss, Pool
 from crunode.errors import CrunodeError, EstimationError, InputError
-from crunode.recipes.base import Cell, Recipe
-from crunode.recipes.job_file import JobFile
-from crunode.recipes.job_running import Work, run_unit, works
-from crunode.recipes.registry import recipe
-from crunode.recipes.running import Job, run_job
+from crunode.jobs.job_file import JobFile
+from crunode.jobs.job_running import Work, run_unit, works
+from crunode.jobs.recipe import Cell, Recipe
+from crunode.jobs.registry import recipe
+from crunode.jobs.running import Job, run_job
 
 __all__ = ["Cost", "Forecast", "plan_jobs", "plan_recipe"]
 

@@ -1,6 +1,6 @@
 """What a paper's experiment is made of: cells to compute, values to expect, rows that hold the two together.
 
-A recipe is one module with a `Recipe` named `RECIPE`; its name is listed in `crunode.recipes.registry.BUILT_IN`, or
+A recipe is one module with a `Recipe` named `RECIPE`; its name is listed in `crunode.jobs.registry.BUILT_IN`, or
 another package offers it as an entry point of the group "crunode.recipes".
 """
 
@@ -238,12 +238,12 @@ class Recipe:
             StoreError: Another process is at work in the folder, or a file of it is corrupt.
 
         Example:
-            >>> from crunode.recipes.registry import recipe
+            >>> from crunode.jobs.registry import recipe
             >>> recipe("murfet2020-volume").run(size="tiny")
             Traceback (most recent call last):
             crunode.errors.InputError: expected size among toy, paper, got 'tiny'
         """
-        from crunode.recipes.running import run_recipe
+        from crunode.jobs.running import run_recipe
 
         return run_recipe(self, size, seed, store, executor)
 
@@ -281,7 +281,7 @@ class Run:
 
     def compare(self) -> str:
         """The table as text: expected value, ours, tolerance and verdict, row by row."""
-        from crunode.recipes.table import describe_recipe_run
+        from crunode.jobs.table import describe_recipe_run
 
         return describe_recipe_run(self)
 

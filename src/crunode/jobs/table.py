@@ -6,7 +6,7 @@ import textwrap
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from crunode.recipes.base import Row, Run
+    from crunode.jobs.recipe import Row, Run
 
 __all__ = ["describe_recipe_run"]
 
@@ -18,7 +18,7 @@ def describe_recipe_run(run: Run) -> str:
     """The table with its notes, in words.
 
     Example:
-        >>> from crunode.recipes.base import Expected, Recipe, Run
+        >>> from crunode.jobs.recipe import Expected, Recipe, Run
         >>> recipe = Recipe("demo", "A demonstration", "nobody", None, None, None)
         >>> row = Expected(1.5, 0.1, "Theorem 1", exact=True).row("λ", 1.4567, se=0.01)
         >>> print(describe_recipe_run(Run(recipe, "toy", 0, (row,), ())))

@@ -19,9 +19,9 @@ from crunode.core.guarded import replace_file
 from crunode.core.logs import log, logging_to
 from crunode.core.result import provenance
 from crunode.errors import DeadlineReached, DiagnosticWarning, EstimationError, InputError, StoreError
-from crunode.recipes.job_file import JobFile, Unit
-from crunode.recipes.loading import landscape_from, options_of, weights_from
-from crunode.recipes.registry import recipe
+from crunode.jobs.job_file import JobFile, Unit
+from crunode.jobs.loading import landscape_from, options_of, weights_from
+from crunode.jobs.registry import recipe
 
 __all__ = ["JobRun", "Outcome", "Work", "run_jobs", "run_unit", "works"]
 

@@ -169,7 +169,7 @@ _MISSING = {
 
 
 def _recipe(record: RunRecord) -> Replay:
-    from crunode.recipes.registry import recipe
+    from crunode.jobs.registry import recipe
 
     asked = record.settings
     name, version, size, seed = (asked.get(key) for key in ("recipe", "recipe_version", "size", "seed"))
@@ -221,13 +221,13 @@ def _draws(record: RunRecord, landscape: Landscape) -> Replay:
 
 
 def _run_recipe(given: Mapping[str, Any], target: Path, executor: Any) -> Any:
-    from crunode.recipes.registry import recipe
+    from crunode.jobs.registry import recipe
 
     return recipe(given["name"]).run(given["size"], given["seed"], target, executor)
 
 
 def _landscape(given: Mapping[str, Any]) -> Landscape:
-    from crunode.recipes.loading import landscape_from, weights_from
+    from crunode.jobs.loading import landscape_from, weights_from
 
     weights = None if given.get("weights") is None else Path(given["weights"])
     if weights is not None and not weights.is_file():
@@ -240,7 +240,7 @@ def _landscape(given: Mapping[str, Any]) -> Landscape:
 
 def _run_llc(given: Mapping[str, Any], target: Path, executor: Any) -> Any:
     from crunode.estimators.coefficient import llc
-    from crunode.recipes.loading import options_from
+    from crunode.jobs.loading import options_from
 
     options = options_from(given.get("settings", []))
     options |= {"seed": given.get("seed", 0), "store": target, "executor": executor, "on_failure": "return"}
@@ -251,7 +251,7 @@ def _run_llc(given: Mapping[str, Any], target: Path, executor: Any) -> Any:
 
 def _run_sweep(given: Mapping[str, Any], target: Path, executor: Any) -> Any:
     from crunode.estimators.sweeps import sweep
-    from crunode.recipes.loading import options_from
+    from crunode.jobs.loading import options_from
 
     options = {**options_from(given.get("settings", [])), **{name: given.get(name) for name in _AXES}}
     found = sweep(_landscape(given), seed=given.get("seed", 0), store=target, executor=executor, **options)

@@ -15,7 +15,7 @@ from typing import Any
 
 from crunode.core.guarded import is_plain_name, read_regular, shown
 from crunode.errors import InputError, StoreError
-from crunode.recipes.loading import options_of
+from crunode.jobs.loading import options_of
 
 __all__ = ["AXES", "KINDS", "JobFile", "Unit", "read_jobs"]
 

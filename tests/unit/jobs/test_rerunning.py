@@ -11,9 +11,9 @@ from crunode.core.calls import read_call, write_call
 from crunode.core.landscape import Landscape
 from crunode.core.store import RunStore
 from crunode.errors import InputError
-from crunode.recipes import registry
-from crunode.recipes.registry import recipe
-from crunode.recipes.rerunning import plan_rerun, record_call, rerun
+from crunode.jobs import registry
+from crunode.jobs.registry import recipe
+from crunode.jobs.rerunning import plan_rerun, record_call, rerun
 from crunode.sampling.metropolis import HMC, MALA
 from crunode.sampling.posterior import Flat, Gaussian, Posterior
 from crunode.sampling.run import sample

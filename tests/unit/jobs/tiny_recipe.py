@@ -6,7 +6,7 @@ from pathlib import Path
 
 import torch
 
-from crunode.recipes.base import Cell, Expected, Recipe, Row
+from crunode.jobs.recipe import Cell, Expected, Recipe, Row
 
 
 def cells(size, seed):

@@ -15,9 +15,9 @@ import pytest
 
 import crunode as cr
 from crunode.core.execute import Processes
-from crunode.recipes import running
-from crunode.recipes.base import Cell, Expected, Row, Run
-from crunode.recipes.registry import BUILT_IN, recipe, recipes
+from crunode.jobs import running
+from crunode.jobs.recipe import Cell, Expected, Row, Run
+from crunode.jobs.registry import BUILT_IN, recipe, recipes
 from crunode.testing import check_recipe
 
 HERE = Path(__file__).parent
