@@ -3,7 +3,7 @@
     python validation/accuracy.py [--seeds 200 201 202 203 204] [--workers 2] [--out validation/accuracy.json]
 
 Normal crossings x^{2a} y^{2b}, and reduced rank regression at its most singular true parameter with noise-free and
-unit-noise labels. Every result is written with its stated errors; `crunode.recipes.toys` builds the landscapes.
+unit-noise labels. Every result is written with its stated errors; `crunode.examples.toys` builds the landscapes.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ import torch
 
 import crunode
 from crunode.core.result import provenance
-from crunode.recipes import toys
+from crunode.examples import toys
 
 CROSSINGS = [(0, 1), (1, 1), (0, 2), (1, 2), (2, 2), (1, 3), (3, 3)]
 REDUCED_RANK = [(5, 3, 5, 0), (5, 4, 5, 0), (4, 3, 8, 0), (8, 3, 4, 0), (3, 8, 4, 0), (6, 4, 6, 2), (10, 10, 10, 3)]

@@ -32,7 +32,7 @@ import crunode
 from crunode import exact
 from crunode.core.result import provenance
 from crunode.exact import families
-from crunode.recipes.toys import normal_crossing, reduced_rank
+from crunode.examples.toys import normal_crossing, reduced_rank
 
 HOTTEST, COLDEST, WITHIN = 1e-2, 1e10, 0.05
 

@@ -29,9 +29,9 @@ import torch.nn.functional as F
 
 import crunode
 from crunode.core.result import provenance
-from crunode.recipes import toys
-from crunode.recipes.datasets import load_images
-from crunode.recipes.demo import train_network
+from crunode.examples import toys
+from crunode.examples.datasets import load_images
+from crunode.examples.demo import train_network
 
 
 def trained() -> crunode.Landscape:

@@ -6,7 +6,7 @@ crunode sweep validation.sensitivity:landscape --plot docs/images/sweep.png
 from __future__ import annotations
 
 from crunode import Landscape
-from crunode.recipes.toys import reduced_rank
+from crunode.examples.toys import reduced_rank
 
 
 def landscape() -> Landscape:

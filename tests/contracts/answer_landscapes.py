@@ -4,7 +4,7 @@ import torch
 from torch import nn
 
 from crunode.core.landscape import Landscape
-from crunode.recipes.toys import reduced_rank
+from crunode.examples.toys import reduced_rank
 
 
 def smooth():

@@ -3,7 +3,7 @@
 import pytest
 
 import crunode as cr
-from crunode.recipes import toys
+from crunode.examples import toys
 
 CASES = [
     ("x²y²", lambda: toys.normal_crossing(1, 1), 1 / 2),

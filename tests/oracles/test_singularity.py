@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import crunode as cr
-from crunode.recipes import toys
+from crunode.examples import toys
 
 nn = torch.nn
 

@@ -27,7 +27,7 @@ def factory(tmp_path, monkeypatch):
         textwrap.dedent(
             """
             import crunode
-            from crunode.recipes.toys import reduced_rank
+            from crunode.examples.toys import reduced_rank
 
             NUMBER = 3
 

@@ -18,7 +18,7 @@ def stored(folder, value, ok=True):
 def test_the_number_is_the_one_that_the_commands_print(run, tmp_path, monkeypatch):
     name = f"reporting_{tmp_path.name}"
     source = (
-        "from crunode.recipes.toys import reduced_rank\ndef landscape():\n    return reduced_rank(3, 2, 3, 1, n=200)\n"
+        "from crunode.examples.toys import reduced_rank\ndef landscape():\n    return reduced_rank(3, 2, 3, 1, n=200)\n"
     )
     (tmp_path / f"{name}.py").write_text(source)
     monkeypatch.chdir(tmp_path)

@@ -26,7 +26,7 @@ def root(tmp_path, monkeypatch):
 def factory(tmp_path, monkeypatch):
     name = f"experiment_{tmp_path.name}"
     source = (
-        "from crunode.recipes.toys import reduced_rank\ndef landscape():\n    return reduced_rank(3, 2, 3, 1, n=200)\n"
+        "from crunode.examples.toys import reduced_rank\ndef landscape():\n    return reduced_rank(3, 2, 3, 1, n=200)\n"
     )
     (tmp_path / f"{name}.py").write_text(textwrap.dedent(source))
     monkeypatch.chdir(tmp_path)

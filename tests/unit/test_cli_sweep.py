@@ -15,7 +15,7 @@ def target(tmp_path, monkeypatch):
     """The name of a factory in the current folder, which is a fresh one."""
     name = f"sweeping_{tmp_path.name}"
     text = """
-        from crunode.recipes.toys import quadratic
+        from crunode.examples.toys import quadratic
 
         def landscape():
             print("chatter")

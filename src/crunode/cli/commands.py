@@ -214,7 +214,7 @@ def doctor(as_json: Json = False) -> None:
 
     found: dict[str, Any] = environment()
     try:
-        from crunode.recipes.datasets import data_summary
+        from crunode.examples.datasets import data_summary
     except ImportError as error:
         found["data"] = {"error": str(error)}
     else:
@@ -241,7 +241,7 @@ def demo(
 ) -> None:
     """Train a small network, estimate its coefficient and three known ones, draw pictures."""
     from crunode import Processes
-    from crunode.recipes.demo import run_demo
+    from crunode.examples.demo import run_demo
 
     with _quiet(as_json):
         result = run_demo(store, Processes())

@@ -60,7 +60,7 @@ def enough_rows(
 
     Example:
         >>> import torch
-        >>> from crunode.recipes.toys import reduced_rank
+        >>> from crunode.examples.toys import reduced_rank
         >>> land, chance = reduced_rank(4, 3, 4, rank=3), torch.Generator().manual_seed(0)
         >>> def random(size):
         ...     return torch.randn(size, generator=chance, dtype=torch.float64)

@@ -38,7 +38,7 @@ def into_valley(outputs: OutputMap, point: Tensor, steps: int = _STEPS) -> Tenso
         >>> import torch
         >>> from crunode.curvature.jacobian import Evaluation
         >>> from crunode.curvature.outputs import DenseMap
-        >>> from crunode.recipes.toys import reduced_rank
+        >>> from crunode.examples.toys import reduced_rank
         >>> seen = Evaluation(reduced_rank(4, 3, 4, rank=1))
         >>> outputs = DenseMap(seen, torch.arange(8))
         >>> found = into_valley(outputs, seen.center + 0.1 * torch.ones_like(seen.center))
@@ -93,7 +93,7 @@ def is_smooth(rows: Rows, point: Tensor, step: Tensor) -> bool:
         >>> import torch
         >>> from crunode.curvature.jacobian import Evaluation
         >>> from crunode.curvature.outputs import DenseMap
-        >>> from crunode.recipes.toys import reduced_rank
+        >>> from crunode.examples.toys import reduced_rank
         >>> step = torch.randn(24, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
         >>> for rank in (3, 0):  # at a point of full rank, and where J vanishes
         ...     seen = Evaluation(reduced_rank(4, 3, 4, rank=rank))

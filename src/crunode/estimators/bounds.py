@@ -59,7 +59,7 @@ def bounds(landscape: Landscape, *, rows: int | None = None, seed: int = 0) -> L
         InputError: No landscape, or a point that is clearly not a minimum.
 
     Example:
-        >>> from crunode.recipes.toys import reduced_rank
+        >>> from crunode.examples.toys import reduced_rank
         >>> print(bounds(reduced_rank(6, 4, 6, rank=2)))  # exact: 27/2
         10 ≤ λ ≤ 27/2 (interval) [Watanabe 2009, ...]
         >>> print(bounds(Landscape.of_function(lambda w: w.square().sum(), torch.zeros(3))))

@@ -85,7 +85,7 @@ class Closing:
         NoOutputs: Outputs cannot be seen in double precision, or the machine has too little memory.
 
     Example:
-        >>> from crunode.recipes.toys import reduced_rank
+        >>> from crunode.examples.toys import reduced_rank
         >>> land = reduced_rank(40, 20, 40, rank=10)
         >>> offset = Scale(land, 0.1, 1.0)(torch.randn(land.dim, generator=torch.Generator().manual_seed(0)))
         >>> found = Closing(land, torch.arange(60), 0.1).close(offset.double(), 600.0)

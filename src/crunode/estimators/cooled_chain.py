@@ -95,7 +95,7 @@ class CooledChain:
         even: From what curvature on, relative to the largest, directions are alike; 0 where they were left alone.
 
     Example:
-        >>> from crunode.recipes.toys import quadratic
+        >>> from crunode.examples.toys import quadratic
         >>> chain = CooledChain(quadratic(400), 0.1, 1.0, 0, 5000)
         >>> level = chain.level(chain.first(), first=True)
         >>> abs(level.value / 200 - 1) < 0.2

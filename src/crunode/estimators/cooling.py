@@ -102,7 +102,7 @@ def cooled_estimate(land: Landscape, target: str = "local", *, seed: int = 0, bu
         it shows.
 
     Example:
-        >>> from crunode.recipes.toys import reduced_rank
+        >>> from crunode.examples.toys import reduced_rank
         >>> est = cooled_estimate(reduced_rank(20, 10, 20, rank=2, n=2000))
         >>> abs(est.value / 102 - 1) < 0.1  # 102 is exact
         True

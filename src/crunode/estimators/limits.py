@@ -80,7 +80,7 @@ def valley_limit(land: Landscape, target: str = "local", *, seed: int = 0) -> Li
         The limit; None where the valley cannot be seen.
 
     Example:
-        >>> from crunode.recipes.toys import reduced_rank
+        >>> from crunode.examples.toys import reduced_rank
         >>> valley_limit(reduced_rank(6, 4, 6, rank=2)).value  # exact: 27/2
         13.5
     """

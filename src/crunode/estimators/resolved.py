@@ -63,7 +63,7 @@ class Resolved:
         NoOutputs: Outputs cannot be seen in double precision, or the rank is not certain.
 
     Example:
-        >>> from crunode.recipes.toys import reduced_rank
+        >>> from crunode.examples.toys import reduced_rank
         >>> land = reduced_rank(60, 20, 60, rank=20)
         >>> found = Resolved(land, torch.arange(80), Scale(land, 0.1, 1.0))
         >>> abs(found.rank / 2000 - 1) < 0.03, found.share(1e9)[0] > 0.95  # 20 (60 + 60 − 20)
@@ -116,7 +116,7 @@ class Resolved:
             NoOutputs: There is not enough memory, or a derivative is missing.
 
         Example:
-            >>> from crunode.recipes.toys import reduced_rank
+            >>> from crunode.examples.toys import reduced_rank
             >>> for rank in (20, 10):  # hidden layers of full rank, and of less
             ...     land = reduced_rank(60, 20, 60, rank=rank)
             ...     print(Resolved(land, torch.arange(80), Scale(land, 0.1, 1.0)).bent() < SMOOTH)

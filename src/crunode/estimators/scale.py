@@ -154,7 +154,7 @@ def stiffness(land: Landscape, index: Tensor, scale: Scale, seed: int = 0) -> Kr
         NoOutputs: Outputs cannot be seen in double precision.
 
     Example:
-        >>> from crunode.recipes.toys import reduced_rank
+        >>> from crunode.examples.toys import reduced_rank
         >>> land = reduced_rank(8, 6, 8, rank=3)
         >>> stiffness(land, torch.arange(40), Scale(land, 0.1, 1.0)).top > 0
         True

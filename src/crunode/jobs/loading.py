@@ -36,9 +36,9 @@ def landscape_from(target: str) -> Landscape:
         InputError: There is no such module or function, it raised, or it did not return a `Landscape`.
 
     Example:
-        >>> landscape_from("crunode.recipes.toys:normal_crossing")
+        >>> landscape_from("crunode.examples.toys:normal_crossing")
         Traceback (most recent call last):
-        crunode.errors.InputError: calling crunode.recipes.toys:normal_crossing raised TypeError: ...
+        crunode.errors.InputError: calling crunode.examples.toys:normal_crossing raised TypeError: ...
     """
     module_name, _, factory_name = target.partition(":")
     if not module_name or not factory_name.isidentifier():

@@ -18,9 +18,9 @@ from crunode.core.landscape import Landscape
 from crunode.core.rng import derived_seed, preserved_rng
 from crunode.curvature.lanczos import top_eigenvalues
 from crunode.curvature.operators import hessian
+from crunode.examples.datasets import load_images
 from crunode.jobs.placing import place
 from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
-from crunode.recipes.datasets import load_images
 from crunode.recipes.models import FFNN, build
 from crunode.topology.directions import Plane, random_directions
 from crunode.topology.surfaces import nonconvex_share, profile, surface

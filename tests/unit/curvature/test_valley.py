@@ -10,7 +10,7 @@ import crunode as cr
 from crunode.curvature.valley import _sank, _Smooth, valley
 from crunode.errors import InputError
 from crunode.exact import deep_linear_local
-from crunode.recipes import toys
+from crunode.examples import toys
 
 
 def deep_linear(widths, ranks, seed=0, n=80, turned=False, loss="gaussian"):

@@ -4,7 +4,7 @@ import torch
 
 from crunode.curvature import valley_rows
 from crunode.curvature.jacobian import Evaluation
-from crunode.recipes.toys import reduced_rank
+from crunode.examples.toys import reduced_rank
 
 
 def test_before_twice_as_many_examples_the_middle_is_looked_at(monkeypatch):

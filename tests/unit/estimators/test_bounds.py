@@ -12,7 +12,7 @@ from torch import nn
 
 import crunode as cr
 from crunode.estimators.bounds import rank_finding
-from crunode.recipes import toys
+from crunode.examples import toys
 
 
 def data(rows=60, inputs=3, seed=0):

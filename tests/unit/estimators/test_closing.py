@@ -10,7 +10,7 @@ from crunode.curvature.jacobian import NoOutputs
 from crunode.estimators import closing
 from crunode.estimators.closing import Closing
 from crunode.estimators.scale import Scale
-from crunode.recipes.toys import reduced_rank
+from crunode.examples.toys import reduced_rank
 
 
 def away(land: Landscape, seed: int, reach: float = 1.0) -> torch.Tensor:

@@ -19,8 +19,8 @@ from crunode.estimators.cooled_chain import CooledChain, Level
 from crunode.estimators.cooling import cooled_estimate, extrapolated
 from crunode.estimators.resolved import Resolved
 from crunode.exact import deep_linear
+from crunode.examples.toys import quadratic, reduced_rank
 from crunode.recipes.benchmark.linear import exact_linear
-from crunode.recipes.toys import quadratic, reduced_rank
 
 
 def levels_of(values: list[float], se: float = 0.0) -> list[Level]:

@@ -15,7 +15,7 @@ from crunode.estimators.extrapolate import extrapolate
 from crunode.estimators.limits import Limit, valley_limit
 from crunode.exact import deep_linear_local
 from crunode.exact.local_linear import partial_ranks
-from crunode.recipes import toys
+from crunode.examples import toys
 
 
 def linear_network(widths, ranks, seed=0, n=400):

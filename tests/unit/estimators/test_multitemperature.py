@@ -13,7 +13,7 @@ from crunode.errors import InputError
 from crunode.estimators import multitemperature
 from crunode.estimators.covariance import combination_se
 from crunode.estimators.multitemperature import intercept_weights, multi_temperature
-from crunode.recipes import toys
+from crunode.examples import toys
 from crunode.sampling.metropolis import HMC
 
 LEVELS = (1e2, 1e3, 1e4, 1e5, 1e6)

@@ -9,7 +9,7 @@ import torch
 
 import crunode as cr
 from crunode.estimators.precision import moves_of_chains, moves_of_draws
-from crunode.recipes import toys
+from crunode.examples import toys
 from crunode.sampling.diagnostics import mcse_mean
 
 CURVATURES = np.array([100.0, 1.0, 0.01])  # times nβ

@@ -15,8 +15,8 @@ from crunode.core.landscape import Landscape
 from crunode.curvature.jacobian import NoOutputs
 from crunode.estimators.resolved import SMOOTH, Resolved
 from crunode.estimators.scale import Scale
+from crunode.examples.toys import reduced_rank
 from crunode.recipes.benchmark.linear import exact_linear
-from crunode.recipes.toys import reduced_rank
 
 
 def network(activation: type[nn.Module], inputs: int = 30, hidden: int = 20, outputs: int = 15) -> Landscape:

@@ -9,7 +9,7 @@ import torch
 
 import crunode as cr
 from crunode.estimators.richardson import Stepped, remove_step_bias, solve
-from crunode.recipes.toys import quadratic
+from crunode.examples.toys import quadratic
 from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.run import sample
 

@@ -14,7 +14,7 @@ from crunode.curvature.jacobian import NoOutputs
 from crunode.curvature.rounding import unrounded
 from crunode.estimators.cooled_chain import CooledChain
 from crunode.estimators.scale import Scale, stiffness
-from crunode.recipes.toys import quadratic, reduced_rank
+from crunode.examples.toys import quadratic, reduced_rank
 
 
 def network(ranks: tuple[int, ...] = (12, 3, 10), widths: tuple[int, ...] = (16, 14, 12, 10)) -> Landscape:

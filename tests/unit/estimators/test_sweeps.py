@@ -19,7 +19,7 @@ from crunode.core.catalog import Catalog
 from crunode.core.documents import read_document, write_document
 from crunode.estimators import sweeps
 from crunode.estimators.sweep_result import Cell
-from crunode.recipes.toys import quadratic
+from crunode.examples.toys import quadratic
 
 DIM, N = 4, 10_000
 H = 2.0  # K(w) = ‖w‖² is h w²/2 in each direction
@@ -309,7 +309,7 @@ def test_arrays_and_ranges_are_axes_too():
 
 KILLED = """
 import sys, crunode as cr
-from crunode.recipes.toys import quadratic
+from crunode.examples.toys import quadratic
 found = cr.sweep(quadratic(4), steps=[1e-5, 3e-5, 1e-4], chains=2, draws=4000, warmup=100, store=sys.argv[1])
 print([cell.value for cell in found.cells], found.estimate.value)
 """

@@ -8,7 +8,7 @@ import torch
 
 import crunode as cr
 from crunode.core.result import Draws
-from crunode.recipes import toys
+from crunode.examples import toys
 
 LEVELS = (60.0, 80.0, 100.0, 130.0, 170.0)
 

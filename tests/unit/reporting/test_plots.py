@@ -9,7 +9,7 @@ from crunode.core.result import Draws, Estimate, Finding
 from crunode.core.store import load_estimate
 from crunode.errors import MissingExtra
 from crunode.estimators.coefficient import llc
-from crunode.recipes.toys import reduced_rank
+from crunode.examples.toys import reduced_rank
 from crunode.reporting.overview import plot_overview
 from crunode.reporting.plots import plot_estimate
 from crunode.sampling.metropolis import HMC

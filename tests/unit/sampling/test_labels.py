@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from torch import nn
 
 import crunode as cr
-from crunode.recipes import toys
+from crunode.examples import toys
 from crunode.sampling.labels import choose_labels
 
 

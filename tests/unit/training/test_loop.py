@@ -12,7 +12,7 @@ from torch import nn
 from crunode.core.atomic import acquire
 from crunode.core.rng import derived_seed
 from crunode.errors import EstimationError, InputError, StoreError, StoreMismatch
-from crunode.recipes.datasets import load_images
+from crunode.examples.datasets import load_images
 from crunode.recipes.models import FFNN, LeNet5, build
 from crunode.training.checkpoints import list_checkpoints, load_checkpoint
 from crunode.training.history import History

@@ -12,9 +12,9 @@ from crunode import exact
 from crunode.core.landscape import Landscape
 from crunode.errors import InputError
 from crunode.exact import LearningCoefficient
+from crunode.examples.toys import Monomial
 from crunode.recipes.benchmark.linear import singular_network
 from crunode.recipes.benchmark.problem import Problem
-from crunode.recipes.toys import Monomial
 
 __all__ = ["ACTIVATIONS", "Square", "family_problems", "shallow_network"]
 

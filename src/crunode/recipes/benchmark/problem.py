@@ -38,7 +38,7 @@ class Problem:
 
     Example:
         >>> from crunode.exact import regular
-        >>> from crunode.recipes.toys import quadratic
+        >>> from crunode.examples.toys import quadratic
         >>> problem = Problem("bowl", "toys", 0, lambda n, device, seed: quadratic(3, n=n), regular(3), None, 3, 1000)
         >>> problem.truth("local"), problem.landscape().n
         (Fraction(3, 2), 1000)

@@ -13,8 +13,8 @@ from crunode.core.landscape import Landscape
 from crunode.core.rng import derived_seed
 from crunode.curvature.natural import NaturalGradient
 from crunode.errors import EstimationError, InputError
+from crunode.examples.datasets import load_images
 from crunode.jobs.placing import place
-from crunode.recipes.datasets import load_images
 from crunode.recipes.models import build
 from crunode.recipes.saghir2024.measure import measure_point
 from crunode.training.loop import train

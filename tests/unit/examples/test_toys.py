@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from crunode.errors import InputError
-from crunode.recipes.toys import (
+from crunode.examples.toys import (
     Monomial,
     Quadratic,
     exact_normal_crossing,

@@ -6,7 +6,7 @@ import pytest
 
 from crunode.errors import InputError
 from crunode.estimators.coefficient import llc
-from crunode.recipes import demo
+from crunode.examples import demo
 from crunode.sampling.metropolis import HMC
 
 

@@ -22,8 +22,8 @@ from crunode.core.result import Estimate
 from crunode.core.threads import one_thread
 from crunode.errors import DiagnosticWarning, InputError
 from crunode.estimators.coefficient import llc
-from crunode.recipes.datasets import load_images
-from crunode.recipes.toys import exact_normal_crossing, exact_reduced_rank, normal_crossing, quadratic, reduced_rank
+from crunode.examples.datasets import load_images
+from crunode.examples.toys import exact_normal_crossing, exact_reduced_rank, normal_crossing, quadratic, reduced_rank
 from crunode.reporting.overview import plot_overview
 
 __all__ = ["Case", "run_demo", "train_network"]

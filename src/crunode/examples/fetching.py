@@ -16,8 +16,8 @@ from pathlib import Path, PurePosixPath
 from crunode.core.atomic import digest, locked, write_bytes
 from crunode.core.progress import Progress
 from crunode.errors import InputError
-from crunode.recipes.image_files import ARRAYS, idx_name, missing_files
-from crunode.recipes.published import PUBLISHED, Published
+from crunode.examples.image_files import ARRAYS, idx_name, missing_files
+from crunode.examples.published import PUBLISHED, Published
 
 __all__ = ["fetch_images"]
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from crunode.core.atomic import digest
 from crunode.errors import InputError
-from crunode.recipes.fetching import fetch_images
-from crunode.recipes.image_files import ARRAYS, as_idx, missing_files, read_image_file
-from crunode.recipes.published import NAMES, PUBLISHED
+from crunode.examples.fetching import fetch_images
+from crunode.examples.image_files import ARRAYS, as_idx, missing_files, read_image_file
+from crunode.examples.published import NAMES, PUBLISHED
 
 __all__ = ["NAMES", "Images", "data_summary", "find_images", "load_images", "read_images", "search_folders"]
 
@@ -193,7 +193,7 @@ def _candidates(name: str, size: str) -> Iterator[Path]:
         yield from (folder / file for file in files if (folder / file).is_file())
         yield from (folder / below for below in PUBLISHED[name].folders if missing_files(folder / below) == [])
     if size == "small":
-        packaged = Path(str(resources.files("crunode") / "data_files" / f"{stem}_small.npz"))
+        packaged = Path(str(resources.files("crunode.examples") / "data_files" / f"{stem}_small.npz"))
         if packaged.is_file():
             yield packaged
 
