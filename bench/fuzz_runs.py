@@ -39,8 +39,8 @@ from crunode.jobs.recipe import Cell, Expected, Recipe
 from crunode.jobs.rerunning import plan_rerun, rerun
 from crunode.reporting.text import describe_run, run_summary
 from crunode.sampling.metropolis import HMC
-from crunode.training.loop import train
 from crunode.training.tracker import Tracker
+from crunode_papers.training.loop import train
 
 ROOT = Path(__file__).resolve().parents[1]
 DEEP: object = []

@@ -212,8 +212,8 @@ class Sites:
 
 def package(file: str) -> str:
     """The row of weights that a file counts to, "" if it counts to none."""
-    inside = file.split("crunode/", 1)[-1]
-    name = inside.split("/")[0].replace("estimators", "criteria")
+    inside = file.removeprefix("src/").removeprefix("crunode/")
+    name = {"estimators": "criteria", "crunode_papers": "papers"}.get(top := inside.split("/")[0], top)
     return name if name in RULES["weights"] and not ruled("files", inside) else ""
 
 

@@ -30,10 +30,10 @@ from torch import Tensor, nn
 
 import crunode
 from crunode.core.result import provenance
-from crunode.recipes.murfet2020.two_layer import true_network
 from crunode.sampling.diagnostics import ess, ess_bulk, split_rhat
 from crunode.sampling.metropolis import HMC
 from crunode.sampling.nuts import NUTS
+from crunode_papers.murfet2020.two_layer import true_network
 
 WORK = Path("build/bench")
 PEER = Path(".venv-peer-pyro/bin/python")

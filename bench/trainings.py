@@ -20,10 +20,10 @@ from typing import Any
 import torch
 
 from crunode.core.result import provenance
-from crunode.recipes.grokking.batched import train_many
-from crunode.recipes.grokking.networks import QuadraticNetwork, centred_l2
-from crunode.recipes.grokking.settings import TrainingSettings
-from crunode.recipes.grokking.tasks import ModularTask
+from crunode_papers.grokking.batched import train_many
+from crunode_papers.grokking.networks import QuadraticNetwork, centred_l2
+from crunode_papers.grokking.settings import TrainingSettings
+from crunode_papers.grokking.tasks import ModularTask
 
 
 def plain_loop(modulus: int, width: int, epochs: int, device: torch.device) -> None:

@@ -111,6 +111,12 @@ the runs, and never wrong where it was called decided. Reproduce it with `{comma
 """
 
 
+
+def _present(command):
+    """The command that does today what the one on record did."""
+    return command.replace("crunode bench llc", "python -m crunode_papers.hitchcock2025")
+
+
 def deep_linear_part() -> str:
     """Random deep linear networks, from `validation/benchmark_*.json`."""
     contents = [recorded(f"benchmark_{kind}.json") for kind in ("1k", "10k", "10k_processor", "100k_processor")]
@@ -126,7 +132,7 @@ def deep_linear_part() -> str:
 
     return DEEP_LINEAR.format(
         rows="\n".join(row(content) for content in contents),
-        commands=" and ".join(f"`{content['command']}`" for content in contents),
+        commands=" and ".join(f"`{_present(content['command'])}`" for content in contents),
     )
 
 

@@ -24,8 +24,8 @@ from crunode.curvature.jacobian import NoOutputs
 from crunode.estimators.closing import Closing
 from crunode.estimators.cooled_chain import FACTOR, MOVES, CooledChain
 from crunode.estimators.scale import Scale
-from crunode.recipes.benchmark.problems import problems_of
 from crunode.sampling.labels import choose_labels
+from crunode_papers.hitchcock2025.problems import problems_of
 
 EXAMPLES, LEVELS = 20_000, 2
 

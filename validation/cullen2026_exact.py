@@ -28,8 +28,8 @@ import crunode
 from crunode.core.result import Estimate, provenance
 from crunode.core.rng import derived_seed
 from crunode.estimators.multitemperature import multi_temperature
-from crunode.recipes.cullen2026.constructed import construct
-from crunode.recipes.cullen2026.lines import fit_line
+from crunode_papers.cullen2026.constructed import construct
+from crunode_papers.cullen2026.lines import fit_line
 
 NEAR = 0.05
 CHAINS = {"chains": 16, "draws": 150, "warmup": 150}

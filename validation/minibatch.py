@@ -28,9 +28,9 @@ import torch
 
 import crunode
 from crunode.core.result import provenance
-from crunode.recipes.benchmark.linear import singular_network
-from crunode.recipes.benchmark.problems import REFERENCE
 from crunode.sampling.posterior import wbic_nbeta
+from crunode_papers.hitchcock2025.linear import singular_network
+from crunode_papers.hitchcock2025.problems import REFERENCE
 
 CASES = [*REFERENCE, ((5, 4, 5), 0), ((6, 3, 8), 1)]
 EXAMPLES, BATCH, PLAIN_PRECISION, PLAIN_STEP = 4096, 128, 100.0, 1e-3

@@ -35,8 +35,8 @@ import crunode
 from crunode import HMC, MALA, PSGLD, SGHMC, SGLD, SGNHT, Gaussian, Landscape, Posterior
 from crunode.core.result import provenance
 from crunode.estimators.richardson import remove_step_bias
-from crunode.recipes.benchmark.linear import singular_network
 from crunode.sampling.diagnostics import ess, mcse_mean
+from crunode_papers.hitchcock2025.linear import singular_network
 
 CHAINS = 8
 CURVATURES = torch.logspace(-1.5, 1.5, 60)

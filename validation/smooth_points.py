@@ -20,8 +20,8 @@ from crunode.core.result import provenance
 from crunode.curvature.jacobian import NoOutputs
 from crunode.estimators.resolved import SMOOTH, Resolved
 from crunode.estimators.scale import Scale
-from crunode.recipes.benchmark.problem import Problem
-from crunode.recipes.benchmark.problems import problems_of
+from crunode_papers.hitchcock2025.problem import Problem
+from crunode_papers.hitchcock2025.problems import problems_of
 
 
 def row(problem: Problem) -> dict:

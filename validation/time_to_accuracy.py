@@ -45,9 +45,9 @@ import torch
 import crunode
 from crunode.core.landscape import Landscape
 from crunode.core.result import provenance
-from crunode.recipes.benchmark.peer import PEER_PYTHON
-from crunode.recipes.benchmark.problem import Problem
-from crunode.recipes.benchmark.problems import problems_of
+from crunode_papers.hitchcock2025.peer import PEER_PYTHON
+from crunode_papers.hitchcock2025.problem import Problem
+from crunode_papers.hitchcock2025.problems import problems_of
 
 ACCURACY = 0.05
 LENGTHS = (100, 200, 300, 500, 700, 1000, 1500, 2000, 3000, 5000, 7000, 10_000)

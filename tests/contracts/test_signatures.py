@@ -12,7 +12,7 @@ import re
 from pathlib import Path
 
 FILE = Path(__file__).parents[2] / "docs" / "reference" / "signatures.txt"
-PACKAGES = ("", ".curvature", ".estimators", ".exact", ".recipes", ".sampling", ".spectra", ".testing", ".topology")
+PACKAGES = ("", ".curvature", ".estimators", ".exact", ".jobs", ".sampling", ".spectra", ".testing", ".topology")
 PACKAGES += (".training",)
 ADDRESS = re.compile(r" at 0x[0-9a-f]+")
 

@@ -2,11 +2,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crunode.recipes.grokking.fourier import effective_width, unit_strengths
-from crunode.recipes.grokking.measures import grokking_times, severity
-from crunode.recipes.grokking.networks import QuadraticNetwork, centred_l2
-from crunode.recipes.grokking.stacked import gradients
-from crunode.recipes.grokking.tasks import OPERATIONS, ModularTask
+from crunode_papers.grokking.fourier import effective_width, unit_strengths
+from crunode_papers.grokking.measures import grokking_times, severity
+from crunode_papers.grokking.networks import QuadraticNetwork, centred_l2
+from crunode_papers.grokking.stacked import gradients
+from crunode_papers.grokking.tasks import OPERATIONS, ModularTask
 
 PRIMES = (2, 3, 5, 7, 11, 13)
 

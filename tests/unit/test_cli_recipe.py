@@ -30,7 +30,8 @@ def tiny(monkeypatch):
         metadata.EntryPoint("tiny", "tiny_recipe:RECIPE", registry.GROUP),
         metadata.EntryPoint("broken", "no_such_module:RECIPE", registry.GROUP),
     ]
-    monkeypatch.setattr(metadata, "entry_points", lambda group: points)
+    installed = [*metadata.entry_points(group=registry.GROUP), *points]
+    monkeypatch.setattr(metadata, "entry_points", lambda group: installed)
 
 
 def test_list(run):

@@ -11,7 +11,6 @@ from typing import Annotated, Any, cast
 import typer
 
 from crunode import __version__
-from crunode.cli.bench_command import bench
 from crunode.cli.jobs_command import plan, run
 from crunode.cli.on_option import DeadlineOption, On, Workers, executor_from
 from crunode.cli.printing import fail, print_json, printable
@@ -30,25 +29,24 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
 )
-app.add_typer(bench, name="bench")
 app.add_typer(recipe, name="recipe")
 app.add_typer(runs, name="runs")
 
 Json = Annotated[bool, typer.Option("--json", help="Print one JSON document instead of words.")]
 
 
-def run_words(words: Sequence[str]) -> int:
+def run_words(words: Sequence[str], command: typer.Typer = app, name: str = "crunode") -> int:
     """Parse the words, run the command, print its errors; returns the exit code."""
     # The parser's own class, whichever copy of it this version of typer carries.
     usage_error = cast("type[Exception]", typer.BadParameter.__base__)
     try:
-        code = app(list(words), prog_name="crunode", standalone_mode=False)
+        code = command(list(words), prog_name=name, standalone_mode=False)
     except CrunodeError as error:
         fail(type(error).__name__, str(error), words)
         code = 1 if isinstance(error, EstimationError | DeadlineReached) else 2
     except usage_error as error:
         message = error.format_message() if hasattr(error, "format_message") else str(error)
-        fail("UsageError", f"{message} Try: crunode --help", words)
+        fail("UsageError", f"{message} Try: {name} --help", words)
         code = 2
     except (KeyboardInterrupt, typer.Abort):
         fail("Interrupted", "stopped; with --store the same command goes on where it stopped", words)

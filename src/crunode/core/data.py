@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import hashlib
 import itertools
 import random
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -14,11 +15,12 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 from torch.utils.data import default_collate as torch_collate
 
+from crunode.core.identity import tensor_bytes
 from crunode.core.result import Finding
 from crunode.core.rng import preserved_rng
 from crunode.errors import InputError
 
-__all__ = ["Examples", "as_examples", "leaves", "map_tree"]
+__all__ = ["Examples", "as_examples", "data_digest", "leaves", "map_tree"]
 
 _GROUP = 256
 _READ_TWICE = 16
@@ -373,3 +375,17 @@ def _same(a: Any, b: Any) -> bool:
         x is not None and y is not None and x.shape == y.shape and torch.allclose(x, y, rtol=0, atol=0, equal_nan=True)
         for x, y in pairs
     )
+
+
+def data_digest(examples: Examples) -> str:
+    """A hash of all tensors behind the examples.
+
+    Example:
+        >>> data_digest(as_examples(torch.zeros(2))) == data_digest(as_examples(torch.zeros(3)))
+        False
+    """
+    seen = hashlib.sha256(f"{examples.n}".encode())
+    for tensor in examples.tensors():
+        seen.update(f"{tuple(tensor.shape)} {tensor.dtype}".encode())
+        seen.update(tensor_bytes(tensor))
+    return seen.hexdigest()

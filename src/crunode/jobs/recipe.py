@@ -1,7 +1,6 @@
 """What a paper's experiment is made of: cells to compute, values to expect, rows that hold the two together.
 
-A recipe is one module with a `Recipe` named `RECIPE`; its name is listed in `crunode.jobs.registry.BUILT_IN`, or
-another package offers it as an entry point of the group "crunode.recipes".
+A package offers a recipe as an entry point of the group "crunode.recipes": its name, and the `Recipe`.
 """
 
 from __future__ import annotations

@@ -12,6 +12,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
+from crunode.core.data import data_digest
 from crunode.core.documents import plain
 from crunode.core.execute import Executor, Serial
 from crunode.core.landscape import Landscape
@@ -24,7 +25,6 @@ from crunode.training.loggers import Logger, Outbox
 from crunode.training.probes import Probe, check_probes, has_failed, held_settings, probe_spec, step_seed, unsettled
 from crunode.training.schedules import as_schedule, schedule_spec
 from crunode.training.tracker_store import TrackerStore
-from crunode.training.training_store import data_digest
 from crunode.training.trajectory import Trajectory, Visit
 from crunode.training.weight_files import find_weights
 

@@ -20,7 +20,7 @@ from crunode.estimators.cooling import cooled_estimate, extrapolated
 from crunode.estimators.resolved import Resolved
 from crunode.exact import deep_linear
 from crunode.examples.toys import quadratic, reduced_rank
-from crunode.recipes.benchmark.linear import exact_linear
+from crunode_papers.hitchcock2025.linear import exact_linear
 
 
 def levels_of(values: list[float], se: float = 0.0) -> list[Level]:

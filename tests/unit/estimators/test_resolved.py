@@ -16,7 +16,7 @@ from crunode.curvature.jacobian import NoOutputs
 from crunode.estimators.resolved import SMOOTH, Resolved
 from crunode.estimators.scale import Scale
 from crunode.examples.toys import reduced_rank
-from crunode.recipes.benchmark.linear import exact_linear
+from crunode_papers.hitchcock2025.linear import exact_linear
 
 
 def network(activation: type[nn.Module], inputs: int = 30, hidden: int = 20, outputs: int = 15) -> Landscape:

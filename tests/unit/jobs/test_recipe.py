@@ -17,7 +17,7 @@ import crunode as cr
 from crunode.core.execute import Processes
 from crunode.jobs import running
 from crunode.jobs.recipe import Cell, Expected, Row, Run
-from crunode.jobs.registry import BUILT_IN, recipe, recipes
+from crunode.jobs.registry import recipe, recipes
 from crunode.testing import check_recipe
 
 HERE = Path(__file__).parent
@@ -315,5 +315,5 @@ def test_documentation_has_a_recipe_that_works(tmp_path, monkeypatch):
     import disk_recipe
 
     assert check_recipe(disk_recipe.RECIPE).ok
-    for name in BUILT_IN:
+    for name in recipes():
         assert f"| `{name}` |" in page

@@ -19,8 +19,8 @@ from crunode.reporting.folder_views import folder_view, stored_draws
 from crunode.reporting.fragments import asset, run_page
 from crunode.reporting.html import page_html, policy, report, views_of
 from crunode.reporting.result_views import result_view
-from crunode.training.history import History
 from crunode.training.trajectory import Trajectory, Visit
+from crunode_papers.training.history import History
 
 _SPEC = importlib.util.spec_from_file_location("page_check", Path(__file__).with_name("page_check.py"))
 page_check = importlib.util.module_from_spec(_SPEC)

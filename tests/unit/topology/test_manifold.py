@@ -9,8 +9,8 @@ from torch import nn
 
 from crunode.core.landscape import Landscape
 from crunode.errors import InputError
-from crunode.recipes.cooper2021_dimension import ARCHITECTURES, landscape
 from crunode.topology import solution_dimension, walk
+from crunode_papers.cooper2021.dimension import ARCHITECTURES, landscape
 
 
 def normal(*shape, seed=0):

@@ -11,9 +11,9 @@ from crunode.core.documents import dumps
 from crunode.core.result import Estimate
 from crunode.errors import InputError, MissingExtra
 from crunode.training.adapters import huggingface_callback, lightning_callback
-from crunode.training.loop import train
 from crunode.training.schedules import every
 from crunode.training.tracker import Tracker
+from crunode_papers.training.loop import train
 
 X = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))
 Y = X.sum(1, keepdim=True)

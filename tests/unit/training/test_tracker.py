@@ -19,10 +19,10 @@ from crunode.core.result import Estimate
 from crunode.curvature.traces import hessian_trace
 from crunode.errors import DiagnosticWarning, EstimationError, InputError, StoreError, StoreMismatch
 from crunode.training.checkpoints import save_checkpoint
-from crunode.training.loop import train
 from crunode.training.probes import held
 from crunode.training.schedules import Every, Steps, every, log_spaced
 from crunode.training.tracker import Tracker, track
+from crunode_papers.training.loop import train
 
 X = torch.linspace(-1, 1, 24).reshape(-1, 2)
 Y = X.sum(1, keepdim=True).tanh()
@@ -392,7 +392,7 @@ KILLED = """
     import torch
     from torch import nn
     import crunode as cr
-    from crunode.training.loop import train
+    from crunode_papers.training.loop import train
     from crunode.training.schedules import every
     from crunode.training.tracker import Tracker
 

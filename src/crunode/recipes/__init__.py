@@ -1,3 +1,0 @@
-"""Ready-made landscapes, data sets and demonstrations."""
-
-__all__: list[str] = []

@@ -1,3 +1,0 @@
-"""What the recipes of Cullen 2026 share."""
-
-__all__: list[str] = []

@@ -1,3 +1,0 @@
-"""Parts of the recipes for Murfet et al. 2020: networks, training, posteriors, predictions."""
-
-__all__: list[str] = []

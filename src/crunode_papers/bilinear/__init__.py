@@ -1,0 +1,3 @@
+"""Shared: the posterior of a bilinear model."""
+
+__all__: list[str] = []

@@ -1,0 +1,3 @@
+"""Shared: what a paper claims in words, as tests of significance and rows."""
+
+__all__: list[str] = []

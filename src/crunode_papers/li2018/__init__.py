@@ -1,0 +1,3 @@
+"""Li et al. 2018: filter-normalized surfaces."""
+
+__all__: list[str] = []

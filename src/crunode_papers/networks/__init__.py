@@ -1,0 +1,3 @@
+"""Shared: networks on images."""
+
+__all__: list[str] = []
