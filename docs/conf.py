@@ -111,7 +111,6 @@ the runs, and never wrong where it was called decided. Reproduce it with `{comma
 """
 
 
-
 def _present(command):
     """The command that does today what the one on record did."""
     return command.replace("crunode bench llc", "python -m crunode_papers.hitchcock2025")

@@ -13,6 +13,7 @@ import subprocess
 import sys
 import urllib.parse
 import urllib.request
+from collections.abc import Callable
 from pathlib import Path
 
 from golden_lines import Text
@@ -21,6 +22,7 @@ from safetensors.torch import save_file
 import crunode as cr
 from crunode.cli import main
 from crunode.findings import FINDINGS
+from crunode_papers.hitchcock2025.__main__ import main as benchmark
 from golden_calls import call, landscapes, refused
 
 NOISY = "golden_calls.landscapes:noisy"
@@ -33,13 +35,13 @@ def printed(text: str) -> Text:
     return Text("\n".join(line for line in text.splitlines() if not line.strip().startswith("made with")))
 
 
-def command(line: str, *more: str) -> dict[str, object]:
+def command(line: str, *more: str, run: Callable[[list[str]], None] = main) -> dict[str, object]:
     """A command run in this process: its exit code, and what it printed, as JSON or as words."""
     out, err = io.StringIO(), io.StringIO()
     words, code = [*line.split(), *more], 0
     with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
         try:
-            main(words)
+            run(words)
         except SystemExit as end:
             code = int(end.code or 0)
     said = {"error": printed(err.getvalue())} if code == 2 else {}
@@ -121,8 +123,8 @@ def _() -> object:
 
 @call("command bench")
 def _() -> object:
-    line = "bench llc --class 1K --count 1 --budget 3000 --examples 200 --set chains=2 --set nbeta=50.0 --json"
-    found = command(line)
+    line = "--class 1K --count 1 --budget 3000 --examples 200 --set chains=2 --set nbeta=50.0 --json"
+    found = command(line, run=benchmark)
     return found["code"], found.get("json")
 
 

@@ -126,9 +126,7 @@ def test_cost_from_the_settings_where_it_is_not_counted():
 
 def test_record_has_what_reproduces_it(tmp_path, counted):
     out = tmp_path / "record.json"
-    record = run_benchmark(
-        ["1K"], ["sgld"], count=3, examples=20, out=out, command="python -m it"
-    )
+    record = run_benchmark(["1K"], ["sgld"], count=3, examples=20, out=out, command="python -m it")
     assert json.loads(out.read_text()) == record
     assert record["command"] == "python -m it"
     assert record["settings"]["examples"] == 20
