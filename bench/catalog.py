@@ -25,18 +25,18 @@ from pathlib import Path
 
 import torch
 
-from crunode.core.catalog import Catalog
-from crunode.core.catalog_index import INDEX
-from crunode.core.documents import plain, read_document, write_document
 from crunode.core.landscape import Landscape
 from crunode.core.result import provenance
 from crunode.estimators.coefficient import llc
 from crunode.sampling.metropolis import HMC
+from crunode.store.catalog import Catalog
+from crunode.store.catalog_index import INDEX
+from crunode.store.documents import plain, read_document, write_document
 
 ROOT = Path(__file__).resolve().parents[1]
 WRITER = """
 import sys
-from crunode.core.catalog import Catalog
+from crunode.store.catalog import Catalog
 
 catalog = Catalog(sys.argv[1])
 print("ready", flush=True)

@@ -36,14 +36,14 @@ from crunode.core import workers
 from crunode.core.deadline import Deadline
 from crunode.core.execute import Processes, Serial
 from crunode.core.landscape import Landscape
-from crunode.core.mending import mend
 from crunode.core.result import provenance
-from crunode.core.store import RunStore
 from crunode.errors import EstimationError, StoreError
 from crunode.jobs.recipe import Cell, Expected, Recipe
 from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.run import sample
 from crunode.sampling.stochastic import SGNHT
+from crunode.store.mending import mend
+from crunode.store.run_store import RunStore
 
 ROOT = Path(__file__).resolve().parents[1]
 DRAWS, WARMUP, CELLS = 400, 100, 12

@@ -19,10 +19,10 @@ from collections import Counter
 from datetime import UTC, datetime
 from pathlib import Path
 
-from crunode.core.guarded import is_plain_name
 from crunode.core.result import provenance
 from crunode.errors import InputError
 from crunode.jobs.job_file import read_jobs
+from crunode.store.guarded import is_plain_name
 
 ROOT = Path(__file__).resolve().parents[1]
 GOOD = """

@@ -25,20 +25,20 @@ from pathlib import Path
 
 import torch
 
-from crunode.core.atomic import digest
-from crunode.core.calls import write_call
-from crunode.core.catalog import Catalog
-from crunode.core.catalog_export import csv_text
 from crunode.core.landscape import Landscape
 from crunode.core.result import Estimate, provenance
-from crunode.core.run_record import HEADERS
-from crunode.core.store import RunStore, load_estimate
 from crunode.errors import CrunodeError
 from crunode.estimators.coefficient import llc
 from crunode.jobs.recipe import Cell, Expected, Recipe
 from crunode.jobs.rerunning import plan_rerun, rerun
 from crunode.reporting.text import describe_run, run_summary
 from crunode.sampling.metropolis import HMC
+from crunode.store.atomic import digest
+from crunode.store.calls import write_call
+from crunode.store.catalog import Catalog
+from crunode.store.catalog_export import csv_text
+from crunode.store.run_record import HEADERS
+from crunode.store.run_store import RunStore, load_estimate
 from crunode.training.tracker import Tracker
 from crunode_papers.training.loop import train
 

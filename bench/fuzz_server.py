@@ -26,8 +26,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 from urllib.parse import quote_plus
 
-from crunode.core.documents import write_document
 from crunode.core.result import provenance
+from crunode.store.documents import write_document
 
 ROOT = Path(__file__).resolve().parents[1]
 PATHS = (

@@ -11,13 +11,11 @@ from crunode._lazy import resolver
 
 if TYPE_CHECKING:
     from crunode import curvature, exact, spectra, topology
-    from crunode.core.catalog import Catalog
     from crunode.core.deadline import Deadline
     from crunode.core.execute import Executor, Processes, Serial
     from crunode.core.execute_ray import Ray
     from crunode.core.landscape import Landscape
     from crunode.core.result import Draws, Estimate, Finding
-    from crunode.core.store import load_estimate
     from crunode.errors import (
         CrunodeError,
         DeadlineReached,
@@ -67,6 +65,8 @@ if TYPE_CHECKING:
     from crunode.sampling.run import sample
     from crunode.sampling.stochastic import PSGLD, SGHMC, SGLD, SGNHT
     from crunode.sampling.tuning import tune
+    from crunode.store.catalog import Catalog
+    from crunode.store.run_store import load_estimate
     from crunode.training.schedules import every, log_spaced
     from crunode.training.tracker import Tracker, track
     from crunode.training.trajectory import Trajectory
@@ -159,13 +159,13 @@ __all__ = [
 ]
 
 _HOMES = {
-    "core.catalog": ("Catalog",),
+    "store.catalog": ("Catalog",),
     "core.deadline": ("Deadline",),
     "core.execute": ("Executor", "Processes", "Serial"),
     "core.execute_ray": ("Ray",),
     "core.landscape": ("Landscape",),
     "core.result": ("Draws", "Estimate", "Finding"),
-    "core.store": ("load_estimate",),
+    "store.run_store": ("load_estimate",),
     "errors": (
         "CrunodeError",
         "DeadlineReached",

@@ -26,7 +26,7 @@ torch.set_num_threads(1)
 from crunode.core import workers
 from crunode.core.execute import Processes, Serial
 from crunode.core.landscape import Landscape
-from crunode.core.store import RunStore
+from crunode.store.run_store import RunStore
 from crunode.sampling import layout as layouts
 from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.run import sample

@@ -16,10 +16,8 @@ import crunode as cr
 from crunode.app.jobs import Jobs
 from crunode.cli import main
 from crunode.core.deadline import Deadline
-from crunode.core.documents import plain as plain_values
 from crunode.core.execute import Processes, Serial
 from crunode.core.result import Estimate
-from crunode.core.store import RunStore, load_estimate
 from crunode.errors import DeadlineReached, DiagnosticWarning, StoreMismatch
 from crunode.estimators import coefficient
 from crunode.jobs.job_file import read_jobs
@@ -27,6 +25,8 @@ from crunode.jobs.job_running import run_jobs
 from crunode.jobs.loading import landscape_from, options_of
 from crunode.jobs.rerunning import record_call, rerun
 from crunode.reporting.text import run_summary
+from crunode.store.documents import plain as plain_values
+from crunode.store.run_store import RunStore, load_estimate
 from crunode.training.probes import held, step_seed
 
 HERE = Path(__file__).parent

@@ -12,8 +12,8 @@ from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import crunode as cr
-from crunode.core.documents import dumps
 from crunode.core.result import Estimate
+from crunode.store.documents import dumps
 from crunode.training.adapters import huggingface_callback, lightning_callback
 from crunode.training.loggers import TensorBoardLogger
 from crunode.training.schedules import every

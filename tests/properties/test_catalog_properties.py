@@ -7,12 +7,12 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from crunode.core.atomic import digest
-from crunode.core.catalog import Catalog
-from crunode.core.catalog_export import csv_text
-from crunode.core.guarded import inside, is_plain_name, shown
-from crunode.core.run_record import HEADERS, flat_settings
 from crunode.errors import StoreError
+from crunode.store.atomic import digest
+from crunode.store.catalog import Catalog
+from crunode.store.catalog_export import csv_text
+from crunode.store.guarded import inside, is_plain_name, shown
+from crunode.store.run_record import HEADERS, flat_settings
 
 text = st.text(st.characters(), max_size=12)  # lone surrogates too
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | text

@@ -7,9 +7,9 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from crunode.core.guarded import is_plain_name
 from crunode.errors import InputError
 from crunode.jobs.job_file import read_jobs
+from crunode.store.guarded import is_plain_name
 
 scalars = st.one_of(
     st.booleans(),

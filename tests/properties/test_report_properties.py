@@ -7,13 +7,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from crunode.core.result import Estimate, Finding
-from crunode.core.run_numbers import Number
-from crunode.core.run_record import RunRecord
 from crunode.reporting.charts import Chart, Series
 from crunode.reporting.fragments import run_page
 from crunode.reporting.html import page_html
 from crunode.reporting.result_views import result_view
 from crunode.reporting.views import Answer, Picture, RunView, Table
+from crunode.store.run_numbers import Number
+from crunode.store.run_record import RunRecord
 
 _HOME = Path(__file__).parents[1] / "unit" / "reporting" / "page_check.py"
 _SPEC = importlib.util.spec_from_file_location("page_check", _HOME)

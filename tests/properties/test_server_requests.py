@@ -11,7 +11,7 @@ import pytest
 
 from crunode.app import exact_pages, jobs
 from crunode.app.server import create_app
-from crunode.core.documents import write_document
+from crunode.store.documents import write_document
 
 REQUESTS = 400
 PATHS = (

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra import numpy as hnp
 
-from crunode.core.chunks import pack, unpack
-from crunode.core.documents import diff, dumps, loads, plain
 from crunode.core.result import Estimate
-from crunode.core.store import RunStore, load_estimate, save_estimate
+from crunode.store.chunks import pack, unpack
+from crunode.store.documents import diff, dumps, loads, plain
+from crunode.store.run_store import RunStore, load_estimate, save_estimate
 
 names = st.text(st.characters(codec="utf-8"), min_size=1, max_size=10).filter(lambda name: name != "__metadata__")
 dtypes = st.one_of(

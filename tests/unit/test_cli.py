@@ -9,8 +9,8 @@ import pytest
 import torch
 from safetensors.torch import save_file
 
-from crunode.core.store import RunStore
 from crunode.errors import FINDINGS, EstimationError
+from crunode.store.run_store import RunStore
 
 # With nbeta, kernel, step and precision given there is nothing to tune.
 FIXED = ["nbeta=wbic", "kernel=HMC", "step=0.01", "leaps=4", "precision=5.0"]

@@ -4,7 +4,7 @@ import sys
 import pytest
 
 from crunode.core.result import Estimate
-from crunode.core.store import RunStore, save_estimate
+from crunode.store.run_store import RunStore, save_estimate
 
 QUICK = ["nbeta=wbic", "kernel=HMC", "step=0.01", "leaps=4", "precision=5.0", "chains=2", "draws=30", "warmup=10"]
 

@@ -5,9 +5,9 @@ import textwrap
 
 import pytest
 
-from crunode.core.catalog import Catalog
 from crunode.core.result import Estimate
-from crunode.core.store import RunStore, save_estimate
+from crunode.store.catalog import Catalog
+from crunode.store.run_store import RunStore, save_estimate
 
 QUICK = ["nbeta=wbic", "kernel=HMC", "step=0.01", "leaps=4", "precision=5.0", "chains=2", "draws=30", "warmup=10"]
 
@@ -167,7 +167,7 @@ def test_rerun_says_what_is_missing(run, root):
 
 def test_the_catalogue_needs_no_torch():
     assert importlib.util.find_spec("torch")
-    code = "import sys, crunode.cli.runs_command, crunode.core.catalog_export; sys.exit('torch' in sys.modules)"
+    code = "import sys, crunode.cli.runs_command, crunode.store.catalog_export; sys.exit('torch' in sys.modules)"
     import subprocess
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

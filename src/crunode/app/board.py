@@ -11,10 +11,10 @@ from crunode.app.forms import Fields
 from crunode.app.jobs import Jobs
 from crunode.app.pages import message_page, render
 from crunode.app.run_index import RunIndex
-from crunode.core.catalog_query import RunEntry
-from crunode.core.run_numbers import Number
 from crunode.errors import InputError
 from crunode.reporting.views import stated
+from crunode.store.catalog_query import RunEntry
+from crunode.store.run_numbers import Number
 
 __all__ = ["Board", "NotThere", "fields_of", "form_of", "not_there", "result_words", "verdict_of"]
 

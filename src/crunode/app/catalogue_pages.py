@@ -7,9 +7,9 @@ from urllib.parse import urlencode
 
 from crunode.app.board import Board, fields_of, result_words, verdict_of
 from crunode.app.forms import Fields
-from crunode.core.catalog_query import ORDERS, STATUSES
-from crunode.core.run_record import KINDS
 from crunode.errors import CrunodeError, InputError
+from crunode.store.catalog_query import ORDERS, STATUSES
+from crunode.store.run_record import KINDS
 
 __all__ = ["catalogue"]
 

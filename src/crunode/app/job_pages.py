@@ -10,10 +10,10 @@ from typing import Any
 from crunode.app.board import Board, form_of, verdict_of
 from crunode.app.live_progress import progress_of, spent_words
 from crunode.app.pages import message_page, piece, redirect, render
-from crunode.core.catalog_query import RunEntry
 from crunode.errors import CrunodeError, InputError
 from crunode.jobs.registry import recipe as recipe_named
 from crunode.jobs.registry import recipes
+from crunode.store.catalog_query import RunEntry
 
 __all__ = ["gallery", "recipe_cards", "running", "running_live", "start_recipe", "stop_job"]
 

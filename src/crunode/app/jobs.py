@@ -18,10 +18,10 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import IO
 
-from crunode.core.atomic import make_folder
-from crunode.core.guarded import inside
 from crunode.errors import InputError, StoreError
 from crunode.jobs.registry import recipes
+from crunode.store.atomic import make_folder
+from crunode.store.guarded import inside
 
 __all__ = ["FOLDER", "Job", "Jobs"]
 

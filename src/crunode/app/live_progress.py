@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from crunode.core.documents import parse_document
-from crunode.core.folder import journal_name
-from crunode.core.guarded import entries, inside, read_regular
-from crunode.core.run_record import RunRecord
 from crunode.errors import StoreError
+from crunode.store.documents import parse_document
+from crunode.store.folder import journal_name
+from crunode.store.guarded import entries, inside, read_regular
+from crunode.store.run_record import RunRecord
 
 __all__ = ["RunProgress", "progress_of", "spent_words"]
 

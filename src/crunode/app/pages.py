@@ -8,8 +8,8 @@ from importlib import resources
 from typing import TYPE_CHECKING, Any
 
 from crunode._extras import need
-from crunode.core.atomic import digest
 from crunode.reporting.fragments import asset, environment
+from crunode.store.atomic import digest
 
 if TYPE_CHECKING:
     from crunode.app.access import Access

@@ -7,9 +7,9 @@ import threading
 import time
 from pathlib import Path
 
-from crunode.core.atomic import digest
-from crunode.core.catalog import Catalog
 from crunode.errors import CrunodeError
+from crunode.store.atomic import digest
+from crunode.store.catalog import Catalog
 
 __all__ = ["RunIndex"]
 

@@ -10,7 +10,7 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from crunode.core.guarded import shown
+from crunode.store.guarded import shown
 
 __all__ = ["fail", "print_json", "printable"]
 

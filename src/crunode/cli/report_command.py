@@ -18,8 +18,8 @@ def report(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of words.")] = False,
 ) -> None:
     """Run folders as one self-contained HTML file, e.g. crunode report runs/a runs/b -o out.html."""
-    from crunode.core.guarded import replace_file
     from crunode.reporting.html import checked_target, page_html, views_of
+    from crunode.store.guarded import replace_file
 
     target = checked_target(output)
     views = views_of(folders)

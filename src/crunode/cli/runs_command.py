@@ -14,12 +14,12 @@ import typer
 
 from crunode.cli.on_option import On, Workers, executor_from
 from crunode.cli.printing import print_json, printable
-from crunode.core.guarded import shown
 from crunode.errors import DiagnosticWarning, InputError, StoreError
+from crunode.store.guarded import shown
 
 if TYPE_CHECKING:
-    from crunode.core.catalog import Catalog
-    from crunode.core.catalog_query import RunEntry
+    from crunode.store.catalog import Catalog
+    from crunode.store.catalog_query import RunEntry
 
 __all__ = ["rerun", "runs"]
 
@@ -47,7 +47,7 @@ def _root() -> None:
 
 
 def _opened(root: Path) -> Catalog:
-    from crunode.core.catalog import Catalog
+    from crunode.store.catalog import Catalog
 
     return Catalog(root)
 
@@ -197,7 +197,7 @@ def export(
     as_json: Json = False,
 ) -> None:
     """Results and settings as CSV; the draws of one run as netCDF or zarr, which ArviZ reads."""
-    from crunode.core.catalog_export import export_csv, export_draws
+    from crunode.store.catalog_export import export_csv, export_draws
 
     catalog = _opened(root)
     if output.suffix == ".csv":
@@ -219,7 +219,7 @@ def export(
 @runs.command()
 def mend(name: Name, root: Root = _RUNS, as_json: Json = False) -> None:
     """Drop chains whose files are lost or changed, so that the same call computes them again; 1 if there were any."""
-    from crunode.core.mending import mend as mend_folder
+    from crunode.store.mending import mend as mend_folder
 
     found = mend_folder(_opened(root).path(name))
     if as_json:
@@ -301,7 +301,7 @@ def _size(count: int) -> str:
 
 def _described(run: RunEntry, record: Any) -> str:
     from crunode.core.origin import described
-    from crunode.core.run_record import flat_settings
+    from crunode.store.run_record import flat_settings
 
     ok = "not known" if run.ok is None else "yes" if run.ok else "no"
     times = [datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M:%S") for t in (run.created, run.updated)]

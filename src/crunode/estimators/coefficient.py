@@ -11,13 +11,10 @@ from typing import Any
 
 from torch import nn
 
-from crunode.core.alone import check_alone, keep_alone, kept_alone
 from crunode.core.deadline import working_until
-from crunode.core.documents import plain
 from crunode.core.execute import Executor
 from crunode.core.landscape import Landscape
 from crunode.core.result import Draws, Estimate, Finding
-from crunode.core.store import save_estimate
 from crunode.errors import DiagnosticWarning, EstimationError, InputError
 from crunode.estimators.bounds import rank_finding
 from crunode.estimators.cooling import cooled_estimate
@@ -30,6 +27,9 @@ from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.run import check_settings, sample
 from crunode.sampling.thinning import thinned
 from crunode.sampling.tuning import kernel_spec
+from crunode.store.alone import check_alone, keep_alone, kept_alone
+from crunode.store.documents import plain
+from crunode.store.run_store import save_estimate
 
 __all__ = ["llc"]
 

@@ -14,10 +14,7 @@ from typing import Any
 
 import numpy as np
 
-from crunode.core.atomic import digest, locked
-from crunode.core.documents import diff, document_bytes, dumps, plain, read_document, write_document
 from crunode.core.execute import Executor, Serial
-from crunode.core.guarded import replace_file
 from crunode.core.landscape import Landscape
 from crunode.core.logs import logging_to
 from crunode.core.origin import merged, provenance
@@ -30,6 +27,9 @@ from crunode.sampling.posterior import Gaussian, Posterior
 from crunode.sampling.run import kernel_spec
 from crunode.sampling.stochastic import SGLD
 from crunode.sampling.tuning import Plan, tune
+from crunode.store.atomic import digest, locked
+from crunode.store.documents import diff, document_bytes, dumps, plain, read_document, write_document
+from crunode.store.guarded import replace_file
 
 __all__ = ["sweep"]
 

@@ -13,11 +13,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crunode.core.atomic import digest
 from crunode.errors import InputError
 from crunode.examples.fetching import fetch_images
 from crunode.examples.image_files import ARRAYS, as_idx, missing_files, read_image_file
 from crunode.examples.published import NAMES, PUBLISHED
+from crunode.store.atomic import digest
 
 __all__ = ["NAMES", "Images", "data_summary", "find_images", "load_images", "read_images", "search_folders"]
 

@@ -13,9 +13,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crunode.core.guarded import is_plain_name, read_regular, shown
 from crunode.errors import InputError, StoreError
 from crunode.jobs.loading import options_of
+from crunode.store.guarded import is_plain_name, read_regular, shown
 
 __all__ = ["AXES", "KINDS", "JobFile", "Unit", "read_jobs"]
 

@@ -12,16 +12,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crunode.core.atomic import PATIENCE, acquire, digest
-from crunode.core.documents import document_bytes, dumps, plain, read_document
 from crunode.core.execute import Executor, Serial
-from crunode.core.guarded import replace_file
 from crunode.core.logs import log, logging_to
 from crunode.core.result import provenance
 from crunode.errors import DeadlineReached, DiagnosticWarning, EstimationError, InputError, StoreError
 from crunode.jobs.job_file import JobFile, Unit
 from crunode.jobs.loading import landscape_from, options_of, weights_from
 from crunode.jobs.registry import recipe
+from crunode.store.atomic import PATIENCE, acquire, digest
+from crunode.store.documents import document_bytes, dumps, plain, read_document
+from crunode.store.guarded import replace_file
 
 __all__ = ["JobRun", "Outcome", "Work", "run_jobs", "run_unit", "works"]
 

@@ -12,11 +12,8 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from crunode.core.documents import read_document
 from crunode.core.execute import Executor
-from crunode.core.guarded import entries
 from crunode.core.ledger import pickled
-from crunode.core.store import RunStore
 from crunode.core.workers import Loss, Pool
 from crunode.errors import CrunodeError, EstimationError, InputError
 from crunode.jobs.job_file import JobFile
@@ -24,6 +21,9 @@ from crunode.jobs.job_running import Work, run_unit, works
 from crunode.jobs.recipe import Cell, Recipe
 from crunode.jobs.registry import recipe
 from crunode.jobs.running import Job, run_job
+from crunode.store.documents import read_document
+from crunode.store.guarded import entries
+from crunode.store.run_store import RunStore
 
 __all__ = ["Cost", "Forecast", "plan_jobs", "plan_recipe"]
 

@@ -12,9 +12,9 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from crunode.core.atomic import digest
-from crunode.core.documents import dumps, plain, write_document
 from crunode.errors import InputError
+from crunode.store.atomic import digest
+from crunode.store.documents import dumps, plain, write_document
 
 if TYPE_CHECKING:
     from crunode.core.execute import Executor

@@ -8,14 +8,14 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crunode.core.atomic import digest
-from crunode.core.calls import read_call, write_call
-from crunode.core.catalog_scan import LEFTOVER
-from crunode.core.documents import diff, dumps
 from crunode.core.landscape import Landscape
 from crunode.core.result import Draws
-from crunode.core.run_record import HEADERS, RunRecord, header_of, read_run
 from crunode.errors import InputError
+from crunode.store.atomic import digest
+from crunode.store.calls import read_call, write_call
+from crunode.store.catalog_scan import LEFTOVER
+from crunode.store.documents import diff, dumps
+from crunode.store.run_record import HEADERS, RunRecord, header_of, read_run
 
 __all__ = ["Replay", "plan_rerun", "record_call", "rerun", "weights_mark"]
 

@@ -11,10 +11,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from crunode.core.atomic import PATIENCE, acquire
-from crunode.core.documents import diff, document_bytes, dumps, loads, plain, read_document, write_document
 from crunode.core.execute import Executor, Serial
-from crunode.core.guarded import replace_file
 from crunode.core.logs import log, logging_to
 from crunode.core.origin import merged, provenance
 from crunode.core.progress import Progress
@@ -29,6 +26,9 @@ from crunode.errors import (
     StoreMismatch,
 )
 from crunode.jobs.recipe import Cell, Recipe, Result, Row, Run
+from crunode.store.atomic import PATIENCE, acquire
+from crunode.store.documents import diff, document_bytes, dumps, loads, plain, read_document, write_document
+from crunode.store.guarded import replace_file
 
 __all__ = ["Job", "run_job", "run_recipe"]
 

@@ -9,10 +9,10 @@ from typing import Any
 import numpy as np
 
 from crunode.core.result import Draws
-from crunode.core.run_numbers import Number, text_of
 from crunode.reporting.charts import Chart, Series
 from crunode.reporting.neighbors import chain_figures
 from crunode.reporting.views import Table, finite, short
+from crunode.store.run_numbers import Number, text_of
 
 __all__ = ["chain_charts", "chain_tables", "level_charts", "number_table", "term_tables"]
 

@@ -7,9 +7,9 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from crunode.core.guarded import shown
-from crunode.core.run_numbers import text_of
 from crunode.reporting.chart_axes import inverse, tick_text, ticks, transform
+from crunode.store.guarded import shown
+from crunode.store.run_numbers import text_of
 
 __all__ = ["WIDTH", "Chart", "Series", "chart_data", "drawing"]
 

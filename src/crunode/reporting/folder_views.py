@@ -9,19 +9,19 @@ from typing import Any
 
 import numpy as np
 
-from crunode.core.atomic import digest
-from crunode.core.chunks import unpack
-from crunode.core.documents import parse_document
-from crunode.core.folder import journal_name, well_formed
-from crunode.core.guarded import entries, inside, read_regular
 from crunode.core.result import Draws
-from crunode.core.run_numbers import text_of
-from crunode.core.run_record import HEADERS, RunRecord, header_of, read_run
 from crunode.errors import CrunodeError, InputError, StoreError
 from crunode.reporting.chain_views import chain_charts, chain_tables
 from crunode.reporting.recipe_views import folder_pictures
 from crunode.reporting.result_views import history_view, recipe_view, sampled_view, sweep_view, tracker_view
 from crunode.reporting.views import Answer, RunView
+from crunode.store.atomic import digest
+from crunode.store.chunks import unpack
+from crunode.store.documents import parse_document
+from crunode.store.folder import journal_name, well_formed
+from crunode.store.guarded import entries, inside, read_regular
+from crunode.store.run_numbers import text_of
+from crunode.store.run_record import HEADERS, RunRecord, header_of, read_run
 
 __all__ = ["broken_view", "folder_view", "stored_draws"]
 
@@ -44,7 +44,7 @@ def folder_view(folder: str | Path, name: str | None = None) -> RunView:
     Example:
         >>> import tempfile
         >>> from crunode.core.result import Estimate
-        >>> from crunode.core.store import RunStore, save_estimate
+        >>> from crunode.store.run_store import RunStore, save_estimate
         >>> with tempfile.TemporaryDirectory() as home:
         ...     _ = RunStore.create(home + "/a", spec={}, groups=[[0]], seed=3, provenance={})
         ...     _ = save_estimate(home + "/a", Estimate("llc", 2.5, se=0.1))

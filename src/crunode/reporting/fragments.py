@@ -14,12 +14,12 @@ from importlib import resources
 from typing import Any
 
 from crunode._extras import need
-from crunode.core.guarded import shown
-from crunode.core.run_numbers import text_of
-from crunode.core.run_record import flat_settings
 from crunode.errors import FINDINGS
 from crunode.reporting.charts import WIDTH, Chart, Series, chart_data, drawing
 from crunode.reporting.views import RunView, Table, short, stated
+from crunode.store.guarded import shown
+from crunode.store.run_numbers import text_of
+from crunode.store.run_record import flat_settings
 
 __all__ = ["asset", "chart_html", "environment", "findings_list", "render", "run_page", "shown_settings", "table_html"]
 

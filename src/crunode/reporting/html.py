@@ -11,15 +11,15 @@ from pathlib import Path
 from typing import Any
 
 from crunode._extras import need
-from crunode.core.catalog_scan import Scan, walk
-from crunode.core.guarded import replace_file, shown
-from crunode.core.run_record import HEADERS, header_of
 from crunode.errors import InputError
 from crunode.reporting.folder_views import broken_view, folder_view
 from crunode.reporting.fragments import asset, render, run_page
 from crunode.reporting.result_views import result_view
 from crunode.reporting.side_by_side import comparison_page
 from crunode.reporting.views import RunView
+from crunode.store.catalog_scan import Scan, walk
+from crunode.store.guarded import replace_file, shown
+from crunode.store.run_record import HEADERS, header_of
 
 __all__ = ["checked_target", "page_html", "policy", "report", "views_of"]
 

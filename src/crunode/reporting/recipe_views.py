@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from crunode.core.guarded import entries, inside, read_regular
-from crunode.core.run_numbers import text_of
 from crunode.errors import StoreError
 from crunode.reporting.charts import Chart, Series
 from crunode.reporting.views import Picture, Table, finite, short
+from crunode.store.guarded import entries, inside, read_regular
+from crunode.store.run_numbers import text_of
 
 __all__ = ["folder_pictures", "recipe_charts", "recipe_tables"]
 

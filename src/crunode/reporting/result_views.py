@@ -8,16 +8,23 @@ from typing import Any
 
 import numpy as np
 
-from crunode.core.documents import plain
 from crunode.core.result import Draws, Estimate
-from crunode.core.run_numbers import estimate_numbers, history_numbers, recipe_numbers, recipe_ok, recipe_words, text_of
-from crunode.core.run_record import RunRecord
 from crunode.errors import InputError
 from crunode.reporting.chain_views import chain_charts, chain_tables, level_charts, number_table, term_tables
 from crunode.reporting.citations import citations_of
 from crunode.reporting.recipe_views import recipe_charts, recipe_tables
 from crunode.reporting.series_views import history_charts, sweep_parts, trajectory_parts
 from crunode.reporting.views import RunView, answer_of
+from crunode.store.documents import plain
+from crunode.store.run_numbers import (
+    estimate_numbers,
+    history_numbers,
+    recipe_numbers,
+    recipe_ok,
+    recipe_words,
+    text_of,
+)
+from crunode.store.run_record import RunRecord
 
 __all__ = ["history_view", "recipe_view", "result_view", "sampled_view", "sweep_view", "tracker_view"]
 

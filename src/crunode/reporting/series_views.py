@@ -7,10 +7,10 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from crunode.core.run_numbers import text_of
 from crunode.reporting.charts import Chart, Series
 from crunode.reporting.neighbors import changes_of
 from crunode.reporting.views import Table, finite, short
+from crunode.store.run_numbers import text_of
 
 __all__ = ["history_charts", "sweep_parts", "trajectory_parts"]
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Sequence
 
-from crunode.core.run_compare import compared
-from crunode.core.run_numbers import text_of
 from crunode.reporting.charts import Chart, Series
 from crunode.reporting.fragments import chart_html, render, shown_settings, table_html
 from crunode.reporting.views import RunView, Table, short
+from crunode.store.run_compare import compared
+from crunode.store.run_numbers import text_of
 
 __all__ = ["comparison_page"]
 

@@ -9,11 +9,11 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import unquote
 
-from crunode.core.chunks import length
-from crunode.core.folder import well_formed
 from crunode.core.origin import described
 from crunode.core.result import Estimate, Finding
-from crunode.core.store import RunStore, load_estimate
+from crunode.store.chunks import length
+from crunode.store.folder import well_formed
+from crunode.store.run_store import RunStore, load_estimate
 
 __all__ = ["describe_estimate", "describe_findings", "describe_run", "run_summary"]
 

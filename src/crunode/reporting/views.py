@@ -12,9 +12,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from crunode.core.result import Estimate
-from crunode.core.run_numbers import Number
-from crunode.core.run_record import RunRecord
 from crunode.reporting.charts import Chart
+from crunode.store.run_numbers import Number
+from crunode.store.run_record import RunRecord
 
 __all__ = ["Answer", "Picture", "RunView", "Table", "answer_of", "finite", "short", "stated"]
 

@@ -14,11 +14,11 @@ from crunode.core.deadline import check_deadline
 from crunode.core.landscape import Landscape
 from crunode.core.progress import Progress
 from crunode.core.rng import NoiseStream, preserved_rng
-from crunode.core.store import RunStore
 from crunode.sampling.engine import Engine
 from crunode.sampling.native.step import NativeStep
 from crunode.sampling.posterior import Posterior, Rung
 from crunode.sampling.stochastic import SGHMC, SGLD
+from crunode.store.run_store import RunStore
 
 __all__ = ["Group", "Outcome", "run_group"]
 

@@ -11,17 +11,17 @@ from typing import Any
 
 import numpy as np
 
-from crunode.core.documents import diff
 from crunode.core.execute import Executor, Serial
 from crunode.core.logs import logging_to
 from crunode.core.result import Draws, Finding, provenance
-from crunode.core.store import RunStore
 from crunode.errors import EstimationError, InputError, StoreMismatch
 from crunode.sampling.exchange import Exchange, exchange_findings
 from crunode.sampling.group import Group, Observable, Outcome, run_group
 from crunode.sampling.layout import check_memory, choose_layout, free_memory, split_chains, step_memory
 from crunode.sampling.posterior import Posterior
 from crunode.sampling.tuning import Plan, kernel_spec, tune
+from crunode.store.documents import diff
+from crunode.store.run_store import RunStore
 
 __all__ = ["check_settings", "kernel_findings", "sample"]
 

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from crunode.core.documents import dumps, loads
 from crunode.core.landscape import Landscape
 from crunode.core.result import Estimate
 from crunode.core.rng import preserved_rng
 from crunode.errors import DiagnosticWarning
+from crunode.store.documents import dumps, loads
 
 __all__ = ["check_probe"]
 

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from crunode.core.documents import dumps, loads, plain
 from crunode.core.rng import preserved_rng
+from crunode.store.documents import dumps, loads, plain
 
 __all__ = ["check_recipe"]
 

@@ -21,12 +21,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crunode.core.documents import plain, read_document, write_document
 from crunode.core.landscape import Landscape
 from crunode.core.result import Estimate, Finding, provenance
 from crunode.core.rng import derived_seed
 from crunode.curvature.rank import NumericRank
 from crunode.errors import InputError
+from crunode.store.documents import plain, read_document, write_document
 from crunode.topology.newton import Ends, PointBatch, moved_to_level, search
 
 __all__ = ["OUTCOMES", "CriticalPoint", "CriticalPoints", "critical_points"]

@@ -12,15 +12,15 @@ from typing import Any
 import numpy as np
 import torch
 
-from crunode.core.atomic import digest, read_bytes, write_bytes
-from crunode.core.chunks import pack, unpack
-from crunode.core.documents import plain, read_document, write_document
 from crunode.core.identity import tensor_bytes
 from crunode.core.landscape import Landscape
 from crunode.core.progress import Progress
 from crunode.core.result import Estimate, Finding, provenance
 from crunode.errors import EstimationError, InputError, StoreError
 from crunode.reporting.surface_plots import interactive_surface, plot_profile, plot_surface
+from crunode.store.atomic import digest, read_bytes, write_bytes
+from crunode.store.chunks import pack, unpack
+from crunode.store.documents import plain, read_document, write_document
 from crunode.topology.directions import Plane, random_directions
 from crunode.topology.plane_losses import plane_losses
 

@@ -21,9 +21,9 @@ from safetensors import SafetensorError
 from safetensors.torch import load, save
 from torch import Tensor, nn
 
-from crunode.core.atomic import digest, read_bytes, write_bytes
-from crunode.core.documents import read_document, write_document
 from crunode.errors import InputError, StoreError
+from crunode.store.atomic import digest, read_bytes, write_bytes
+from crunode.store.documents import read_document, write_document
 
 __all__ = [
     "Checkpoint",

@@ -10,12 +10,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from crunode.core.atomic import digest
 from crunode.core.execute import Executor
 from crunode.core.identity import tensor_bytes
 from crunode.core.landscape import Landscape
 from crunode.core.result import Estimate
 from crunode.errors import EstimationError, InputError
+from crunode.store.atomic import digest
 from crunode.training.probes import Probe, failed_estimate, measure
 from crunode.training.weight_files import WeightFile
 

@@ -15,12 +15,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from crunode.core.documents import dumps, loads, plain
 from crunode.core.identity import identity
 from crunode.core.landscape import Landscape
 from crunode.core.result import Estimate, Finding, provenance
 from crunode.core.rng import derived_seed, preserved_rng
 from crunode.errors import DeadlineReached, DiagnosticWarning, EstimationError, InputError
+from crunode.store.documents import dumps, loads, plain
 
 __all__ = [
     "Held",

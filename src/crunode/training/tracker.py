@@ -13,13 +13,13 @@ from typing import Any
 from torch import Tensor, nn
 
 from crunode.core.data import data_digest
-from crunode.core.documents import plain
 from crunode.core.execute import Executor, Serial
 from crunode.core.landscape import Landscape
 from crunode.core.logs import logging_to
 from crunode.core.progress import Progress
 from crunode.core.result import Finding
 from crunode.errors import DiagnosticWarning, EstimationError, InputError, StoreError, StoreMismatch
+from crunode.store.documents import plain
 from crunode.training.jobs import GivenWeights, Job, Result, Source, fitting_weights, run_jobs, weights_mark
 from crunode.training.loggers import Logger, Outbox
 from crunode.training.probes import Probe, check_probes, has_failed, held_settings, probe_spec, step_seed, unsettled

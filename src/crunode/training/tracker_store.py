@@ -12,9 +12,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from crunode.core.atomic import locked
-from crunode.core.documents import diff, plain, read_document, write_document
 from crunode.errors import StoreError, StoreMismatch
+from crunode.store.atomic import locked
+from crunode.store.documents import diff, plain, read_document, write_document
 from crunode.training.trajectory import Visit
 
 __all__ = ["TrackerStore"]

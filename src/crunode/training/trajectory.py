@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crunode.core.documents import plain, read_document, write_document
 from crunode.core.result import Estimate, Finding
 from crunode.errors import InputError
+from crunode.store.documents import plain, read_document, write_document
 from crunode.training.basins import BasinComparison, free_energy_comparison
 from crunode.training.probes import has_failed
 from crunode.training.transitions import Transitions, find_transitions

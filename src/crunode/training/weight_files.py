@@ -14,8 +14,8 @@ from safetensors import SafetensorError
 from safetensors.torch import load
 from torch import Tensor
 
-from crunode.core.atomic import read_bytes
 from crunode.errors import InputError, StoreError
+from crunode.store.atomic import read_bytes
 from crunode.training.checkpoints import list_checkpoints, load_checkpoint
 
 __all__ = ["WeightFile", "WeightFiles", "find_weights"]

@@ -17,10 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crunode.core.documents import write_document
 from crunode.core.progress import Progress
 from crunode.core.result import provenance
 from crunode.errors import EstimationError, InputError
+from crunode.store.documents import write_document
 from crunode.training.checkpoints import save_checkpoint
 from crunode_papers.grokking.networks import QuadraticNetwork
 from crunode_papers.grokking.settings import RECORDED, GrokkingRun, TrainingSettings

@@ -14,10 +14,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from crunode.core.atomic import acquire
-from crunode.core.documents import diff, plain, read_document, write_document
 from crunode.core.identity import identity
 from crunode.errors import StoreError, StoreMismatch
+from crunode.store.atomic import acquire
+from crunode.store.documents import diff, plain, read_document, write_document
 from crunode.training.checkpoints import (
     list_checkpoints,
     load_checkpoint,

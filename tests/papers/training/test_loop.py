@@ -9,10 +9,10 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from crunode.core.atomic import acquire
 from crunode.core.rng import derived_seed
 from crunode.errors import EstimationError, InputError, StoreError, StoreMismatch
 from crunode.examples.datasets import load_images
+from crunode.store.atomic import acquire
 from crunode.training.checkpoints import list_checkpoints, load_checkpoint
 from crunode_papers.networks.models import FFNN, LeNet5, build
 from crunode_papers.training.history import History

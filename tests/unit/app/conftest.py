@@ -73,9 +73,9 @@ class Client:
 
 def make_runs(root: Path) -> None:
     """Two runs with estimates, one with a name made to be dangerous, a recipe half done."""
-    from crunode.core.documents import write_document
     from crunode.core.result import Estimate, Finding
-    from crunode.core.store import RunStore, save_estimate
+    from crunode.store.documents import write_document
+    from crunode.store.run_store import RunStore, save_estimate
 
     for k, name in enumerate(("a/one", "a/two", "<img src=x onerror=alert(1)>")):
         store = RunStore.create(root / name, spec={"n": 9, "draws": 10 + k}, groups=[[0]], seed=k, provenance={})

@@ -9,8 +9,8 @@ import time
 import pytest
 
 from crunode.app.live_progress import progress_of
-from crunode.core.documents import write_document
-from crunode.core.run_record import read_run
+from crunode.store.documents import write_document
+from crunode.store.run_record import read_run
 
 HOSTILE = "<img src=x onerror=alert(1)>"
 
@@ -180,7 +180,7 @@ def test_the_end_of_a_run_is_told(make_client):
 def test_progress_of_draws(tmp_path):
     import numpy as np
 
-    from crunode.core.store import RunStore
+    from crunode.store.run_store import RunStore
 
     spec = {"warmup": 5, "draws": 20, "nbeta_per_chain": [1.0, 1.0, 1.0]}
     with RunStore.create(tmp_path / "a", spec=spec, groups=[[0, 1], [2]], seed=0, provenance={}) as store:

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from crunode.core.execute import Executor, Processes, Serial
-from crunode.core.store import RunStore
 from crunode.errors import EstimationError, InputError
+from crunode.store.run_store import RunStore
 
 JOBS = """
 import os, signal, sys, time

@@ -15,11 +15,11 @@ import torch
 
 import crunode as cr
 from crunode.core import origin
-from crunode.core.catalog import Catalog
-from crunode.core.documents import read_document, write_document
 from crunode.estimators import sweeps
 from crunode.estimators.sweep_result import Cell
 from crunode.examples.toys import quadratic
+from crunode.store.catalog import Catalog
+from crunode.store.documents import read_document, write_document
 
 DIM, N = 4, 10_000
 H = 2.0  # K(w) = ‖w‖² is h w²/2 in each direction

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from crunode.core.atomic import acquire
 from crunode.core.deadline import Deadline
 from crunode.core.execute import Serial
 from crunode.errors import InputError, StoreError
@@ -15,6 +14,7 @@ from crunode.jobs import registry
 from crunode.jobs.job_file import read_jobs
 from crunode.jobs.job_running import run_jobs
 from crunode.jobs.planning import _spread_order, plan_jobs, plan_recipe
+from crunode.store.atomic import acquire
 
 LANDS = """
 import torch
@@ -81,11 +81,11 @@ def test_deadline_and_then_the_rest(study, tmp_path):
 
 def test_a_chain_that_is_stopped_between_chunks_goes_on(study, tmp_path):
     from crunode.core.deadline import working_until
-    from crunode.core.store import RunStore
     from crunode.errors import DeadlineReached
     from crunode.estimators.coefficient import llc
     from crunode.jobs.loading import landscape_from, options_of
     from crunode.sampling import group
+    from crunode.store.run_store import RunStore
 
     given = options_of(
         {"chains": 2, "draws": 120, "warmup": 60, "nbeta": 20.0, "kernel": "HMC", "step": 0.05, "leaps": 2}

@@ -146,7 +146,7 @@ def test_store_of_other_cells_is_refused(tiny, tmp_path):
 
 @pytest.mark.heavy
 def test_folder_in_use_or_of_others_is_refused(tiny, tmp_path):
-    from crunode.core.atomic import acquire
+    from crunode.store.atomic import acquire
 
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "thesis.txt").touch()

@@ -6,10 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from crunode.core.atomic import digest
-from crunode.core.calls import read_call, write_call
 from crunode.core.landscape import Landscape
-from crunode.core.store import RunStore
 from crunode.errors import InputError
 from crunode.jobs import registry
 from crunode.jobs.registry import recipe
@@ -18,6 +15,9 @@ from crunode.sampling.metropolis import HMC, MALA
 from crunode.sampling.posterior import Flat, Gaussian, Posterior
 from crunode.sampling.run import sample
 from crunode.sampling.stochastic import SGLD
+from crunode.store.atomic import digest
+from crunode.store.calls import read_call, write_call
+from crunode.store.run_store import RunStore
 
 
 def bowl(scale=1.0):

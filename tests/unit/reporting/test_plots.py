@@ -6,13 +6,13 @@ import numpy as np
 import pytest
 
 from crunode.core.result import Draws, Estimate, Finding
-from crunode.core.store import load_estimate
 from crunode.errors import MissingExtra
 from crunode.estimators.coefficient import llc
 from crunode.examples.toys import reduced_rank
 from crunode.reporting.overview import plot_overview
 from crunode.reporting.plots import plot_estimate
 from crunode.sampling.metropolis import HMC
+from crunode.store.run_store import load_estimate
 
 
 def png(figure):

@@ -9,16 +9,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crunode.core.atomic import digest
-from crunode.core.documents import write_document
 from crunode.core.result import Draws, Estimate, Finding
-from crunode.core.store import RunStore, save_estimate
 from crunode.errors import InputError
 from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Run
 from crunode.reporting.folder_views import folder_view, stored_draws
 from crunode.reporting.fragments import asset, run_page
 from crunode.reporting.html import page_html, policy, report, views_of
 from crunode.reporting.result_views import result_view
+from crunode.store.atomic import digest
+from crunode.store.documents import write_document
+from crunode.store.run_store import RunStore, save_estimate
 from crunode.training.trajectory import Trajectory, Visit
 from crunode_papers.training.history import History
 

@@ -9,13 +9,13 @@ import torch
 from torch import nn
 
 from crunode.core.landscape import Landscape
-from crunode.core.store import RunStore
 from crunode.errors import EstimationError, InputError, StoreMismatch
 from crunode.estimators.coefficient import llc
 from crunode.sampling.metropolis import HMC, MALA
 from crunode.sampling.posterior import Flat, Gaussian, Posterior
 from crunode.sampling.run import sample
 from crunode.sampling.stochastic import PSGLD, SGHMC, SGLD, SGNHT
+from crunode.store.run_store import RunStore
 
 SIZE = {"chains": 2, "draws": 30, "warmup": 20}
 STABLE = SGLD(1e-3, 16)

@@ -7,9 +7,9 @@ import torch
 from torch import nn
 
 import crunode as cr
-from crunode.core.documents import dumps
 from crunode.core.result import Estimate
 from crunode.errors import InputError, MissingExtra
+from crunode.store.documents import dumps
 from crunode.training.adapters import huggingface_callback, lightning_callback
 from crunode.training.schedules import every
 from crunode.training.tracker import Tracker

@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file
 from torch import nn
 
-from crunode.core.documents import dumps, loads
 from crunode.errors import InputError, StoreError
+from crunode.store.documents import dumps, loads
 from crunode.training.checkpoints import _join, _split, list_checkpoints, load_checkpoint, save_checkpoint
 
 

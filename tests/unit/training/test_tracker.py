@@ -13,11 +13,11 @@ from safetensors.torch import save_file
 from torch import nn
 
 import crunode as cr
-from crunode.core.documents import dumps
 from crunode.core.execute import Processes
 from crunode.core.result import Estimate
 from crunode.curvature.traces import hessian_trace
 from crunode.errors import DiagnosticWarning, EstimationError, InputError, StoreError, StoreMismatch
+from crunode.store.documents import dumps
 from crunode.training.checkpoints import save_checkpoint
 from crunode.training.probes import held
 from crunode.training.schedules import Every, Steps, every, log_spaced

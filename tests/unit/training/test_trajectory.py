@@ -3,9 +3,9 @@ import math
 import numpy as np
 import pytest
 
-from crunode.core.documents import dumps
 from crunode.core.result import Estimate, Finding
 from crunode.errors import InputError, StoreError
+from crunode.store.documents import dumps
 from crunode.training.trajectory import Trajectory, Visit
 
 

@@ -4,9 +4,9 @@ import os
 import numpy as np
 import pytest
 
-from crunode.core.mending import mend
-from crunode.core.store import RunStore
 from crunode.errors import StoreError
+from crunode.store.mending import mend
+from crunode.store.run_store import RunStore
 
 
 def made(home, draws=3):

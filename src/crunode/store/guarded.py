@@ -13,8 +13,8 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from crunode.core.atomic import make_folder
 from crunode.errors import StoreError
+from crunode.store.atomic import make_folder
 
 __all__ = ["LIMIT", "entries", "inside", "is_folder", "is_plain_name", "read_regular", "replace_file", "shown"]
 

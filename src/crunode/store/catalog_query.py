@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, date, datetime
 from typing import Any, NamedTuple
 
-from crunode.core.run_record import KINDS
 from crunode.errors import InputError
+from crunode.store.run_record import KINDS
 
 __all__ = ["ORDERS", "STATUSES", "Filter", "RunEntry", "entry_named", "select"]
 

@@ -8,8 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from crunode.core.guarded import entries
-from crunode.core.run_record import HEADERS, header_of
+from crunode.store.guarded import entries
+from crunode.store.run_record import HEADERS, header_of
 
 __all__ = ["LEFTOVER", "Scan", "walk"]
 

@@ -13,13 +13,13 @@ from urllib.parse import quote, unquote
 
 import numpy as np
 
-from crunode.core.atomic import digest, locked, read_bytes, write_bytes
-from crunode.core.chunks import Kind, checked, length, pack, shapes, unpack
-from crunode.core.documents import diff, plain, read_document, write_document
-from crunode.core.folder import VERSION, RunFolder, journal_name, label, well_formed
-from crunode.core.guarded import inside
 from crunode.core.result import Draws, Estimate, Finding
 from crunode.errors import InputError, StoreError, StoreMismatch
+from crunode.store.atomic import digest, locked, read_bytes, write_bytes
+from crunode.store.chunks import Kind, checked, length, pack, shapes, unpack
+from crunode.store.documents import diff, plain, read_document, write_document
+from crunode.store.folder import VERSION, RunFolder, journal_name, label, well_formed
+from crunode.store.guarded import inside
 
 __all__ = ["UNFINISHED", "VERSION", "RunStore", "diff", "load_estimate", "save_estimate"]
 

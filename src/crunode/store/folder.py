@@ -12,10 +12,10 @@ from typing import Any, Self
 
 from safetensors import SafetensorError
 
-from crunode.core.atomic import PATIENCE, acquire
-from crunode.core.documents import read_document, write_document
-from crunode.core.guarded import inside
 from crunode.errors import CrunodeError, InputError, StoreError
+from crunode.store.atomic import PATIENCE, acquire
+from crunode.store.documents import read_document, write_document
+from crunode.store.guarded import inside
 
 __all__ = ["VERSION", "RunFolder", "journal_name", "label", "well_formed"]
 
@@ -26,7 +26,7 @@ _JOURNAL = re.compile(r"g\d{3,}\.json(\.tmp)?")
 
 
 class RunFolder:
-    """Paths, manifest, journals and claims of a run folder; `crunode.core.store.RunStore` adds the verbs.
+    """Paths, manifest, journals and claims of a run folder; `crunode.store.run_store.RunStore` adds the verbs.
 
     Args:
         folder: The run folder.

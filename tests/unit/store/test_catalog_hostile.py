@@ -7,14 +7,14 @@ import os
 import numpy as np
 import pytest
 
-from crunode.core import catalog_scan, run_record
-from crunode.core.atomic import digest
-from crunode.core.catalog import Catalog
-from crunode.core.catalog_export import csv_text
-from crunode.core.guarded import read_regular, shown
 from crunode.core.result import Estimate
-from crunode.core.store import RunStore, load_estimate, save_estimate
 from crunode.errors import CrunodeError, StoreError
+from crunode.store import catalog_scan, run_record
+from crunode.store.atomic import digest
+from crunode.store.catalog import Catalog
+from crunode.store.catalog_export import csv_text
+from crunode.store.guarded import read_regular, shown
+from crunode.store.run_store import RunStore, load_estimate, save_estimate
 
 
 @pytest.fixture(autouse=True)

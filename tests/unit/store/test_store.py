@@ -8,10 +8,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crunode.core import atomic, store
 from crunode.core.result import Estimate, Finding
-from crunode.core.store import RunStore, diff, load_estimate, save_estimate
 from crunode.errors import InputError, StoreError, StoreMismatch
+from crunode.store import atomic
+from crunode.store import run_store as store
+from crunode.store.run_store import RunStore, diff, load_estimate, save_estimate
 
 PAGE = Path(__file__).parents[3] / "docs" / "reference" / "store.md"
 GROUPS = [[0, 2], [1]]
@@ -414,7 +415,7 @@ def test_second_handle_waits_its_turn(tmp_path):
 
 WRITER = """
 import sys, time
-from crunode.core.store import RunStore
+from crunode.store.run_store import RunStore
 run = RunStore(sys.argv[1])
 run.resume(0)
 print("claimed", flush=True)

@@ -9,14 +9,14 @@ import sys
 import numpy as np
 import pytest
 
-from crunode.core.catalog import Catalog
-from crunode.core.catalog_export import csv_text, export_csv, export_draws
-from crunode.core.catalog_index import INDEX
-from crunode.core.documents import plain, write_document
 from crunode.core.result import Estimate, Finding
-from crunode.core.run_record import KINDS
-from crunode.core.store import RunStore, save_estimate
 from crunode.errors import InputError, MissingExtra, StoreError
+from crunode.store.catalog import Catalog
+from crunode.store.catalog_export import csv_text, export_csv, export_draws
+from crunode.store.catalog_index import INDEX
+from crunode.store.documents import plain, write_document
+from crunode.store.run_record import KINDS
+from crunode.store.run_store import RunStore, save_estimate
 
 
 def draws_run(home, value=2.0, se=0.3, *, seed=0, status="complete", step=0.1, findings=(), **settings):
@@ -340,7 +340,7 @@ def test_a_catalogue_needs_a_folder_of_runs(root, tmp_path):
 
 WRITER = """
 import sys, time
-from crunode.core.catalog import Catalog
+from crunode.store.catalog import Catalog
 assert "torch" not in sys.modules
 catalog = Catalog(sys.argv[1])
 print("ready", flush=True)

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from crunode._extras import need
-from crunode.core.atomic import write_bytes
-from crunode.core.catalog import Catalog
-from crunode.core.run_record import flat_settings
 from crunode.errors import InputError, StoreError
+from crunode.store.atomic import write_bytes
+from crunode.store.catalog import Catalog
+from crunode.store.run_record import flat_settings
 
 __all__ = ["csv_text", "export_csv", "export_draws"]
 
@@ -33,7 +33,7 @@ def csv_text(catalog: Catalog, names: Iterable[str]) -> str:
 
     Example:
         >>> import tempfile
-        >>> from crunode.core.store import RunStore
+        >>> from crunode.store.run_store import RunStore
         >>> with tempfile.TemporaryDirectory() as root:
         ...     _ = RunStore.create(root + "/a", spec={"n": 9}, groups=[[0]], seed=3, provenance={})
         ...     print(csv_text(Catalog(root), ["a"]).splitlines()[0][-28:])

@@ -9,8 +9,8 @@ from typing import Any, Literal
 import numpy as np
 from safetensors.numpy import load, save
 
-from crunode.core.documents import dumps, loads
 from crunode.errors import InputError
+from crunode.store.documents import dumps, loads
 
 __all__ = ["Kind", "checked", "length", "pack", "shapes", "unpack"]
 

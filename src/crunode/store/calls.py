@@ -7,9 +7,9 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from crunode.core.atomic import digest
-from crunode.core.documents import dumps, parse_document, plain
-from crunode.core.guarded import inside, read_regular, replace_file
+from crunode.store.atomic import digest
+from crunode.store.documents import dumps, parse_document, plain
+from crunode.store.guarded import inside, read_regular, replace_file
 
 __all__ = ["CALL", "read_call", "write_call"]
 

@@ -13,16 +13,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from crunode.core.atomic import digest
-from crunode.core.catalog_index import BadIndex, discard, drop, opened, put, writing
-from crunode.core.catalog_query import Filter, RunEntry, entry_named, select
-from crunode.core.catalog_scan import Scan, walk
-from crunode.core.documents import diff, dumps
-from crunode.core.guarded import entries, inside, is_folder, is_plain_name, replace_file
-from crunode.core.run_compare import RunComparison, compared
-from crunode.core.run_numbers import Number
-from crunode.core.run_record import TAGS, RunRecord, header_of, read_run, signature
 from crunode.errors import InputError, StoreError
+from crunode.store.atomic import digest
+from crunode.store.catalog_index import BadIndex, discard, drop, opened, put, writing
+from crunode.store.catalog_query import Filter, RunEntry, entry_named, select
+from crunode.store.catalog_scan import Scan, walk
+from crunode.store.documents import diff, dumps
+from crunode.store.guarded import entries, inside, is_folder, is_plain_name, replace_file
+from crunode.store.run_compare import RunComparison, compared
+from crunode.store.run_numbers import Number
+from crunode.store.run_record import TAGS, RunRecord, header_of, read_run, signature
 
 if TYPE_CHECKING:
     from crunode.core.result import Draws
@@ -56,7 +56,7 @@ class Catalog:
     Example:
         >>> import tempfile
         >>> from crunode.core.result import Estimate
-        >>> from crunode.core.store import RunStore, save_estimate
+        >>> from crunode.store.run_store import RunStore, save_estimate
         >>> with tempfile.TemporaryDirectory() as root:
         ...     for seed in (0, 1):
         ...         store = RunStore.create(f"{root}/a{seed}", spec={"n": 9}, groups=[[0]], seed=seed, provenance={})
@@ -165,7 +165,7 @@ class Catalog:
             InputError: There is no run of that name, or it is of another kind.
             StoreError: A file of it is damaged.
         """
-        from crunode.core.store import RunStore  # brings torch, which no other question needs
+        from crunode.store.run_store import RunStore  # brings torch, which no other question needs
 
         home, header = self._home(name)
         if header != "manifest.json":

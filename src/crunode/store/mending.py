@@ -6,12 +6,12 @@ import os
 from dataclasses import dataclass
 from typing import Any
 
-from crunode.core.atomic import locked, read_bytes
-from crunode.core.documents import read_document
-from crunode.core.folder import VERSION, journal_name, label, well_formed
-from crunode.core.guarded import inside
-from crunode.core.store import UNFINISHED, RunStore
 from crunode.errors import StoreError
+from crunode.store.atomic import locked, read_bytes
+from crunode.store.documents import read_document
+from crunode.store.folder import VERSION, journal_name, label, well_formed
+from crunode.store.guarded import inside
+from crunode.store.run_store import UNFINISHED, RunStore
 
 __all__ = ["Mended", "mend"]
 

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from crunode.core.atomic import digest, read_bytes, write_bytes
 from crunode.errors import InputError, StoreError
+from crunode.store.atomic import digest, read_bytes, write_bytes
 
 __all__ = ["diff", "document_bytes", "dumps", "loads", "parse_document", "plain", "read_document", "write_document"]
 

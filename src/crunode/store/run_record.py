@@ -13,9 +13,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from crunode.core.documents import parse_document
-from crunode.core.guarded import entries, inside, read_regular
-from crunode.core.run_numbers import (
+from crunode.errors import StoreError
+from crunode.store.documents import parse_document
+from crunode.store.guarded import entries, inside, read_regular
+from crunode.store.run_numbers import (
     Number,
     estimate_numbers,
     history_numbers,
@@ -24,7 +25,6 @@ from crunode.core.run_numbers import (
     recipe_words,
     text_of,
 )
-from crunode.errors import StoreError
 
 __all__ = ["HEADERS", "KINDS", "TAGS", "RunRecord", "flat_settings", "header_of", "read_run", "signature"]
 
@@ -158,7 +158,7 @@ def read_run(folder: Path, header: str) -> RunRecord:
 
     Example:
         >>> import tempfile
-        >>> from crunode.core.store import RunStore
+        >>> from crunode.store.run_store import RunStore
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     _ = RunStore.create(folder + "/a", spec={}, groups=[[0]], seed=3, provenance={})
         ...     found = read_run(Path(folder, "a"), "manifest.json")

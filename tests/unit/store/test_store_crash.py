@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from crunode.core import atomic, folder, store
-from crunode.core.store import RunStore
 from crunode.errors import StoreError
+from crunode.store import atomic, folder
+from crunode.store import run_store as store
+from crunode.store.run_store import RunStore
 
 GROUPS = [[0, 2], [1]]
 SPEC = {"nbeta_per_chain": [1.0, 1.0, 1.0]}

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from crunode.core.run_numbers import Number
+from crunode.store.run_numbers import Number
 
 __all__ = ["ComparedRow", "RunComparison", "compared"]
 

@@ -14,9 +14,9 @@ import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 
-from crunode.core.run_numbers import text_of
-from crunode.core.run_record import RunRecord, flat_settings
 from crunode.errors import StoreError
+from crunode.store.run_numbers import text_of
+from crunode.store.run_record import RunRecord, flat_settings
 
 if sys.platform != "win32":
     import fcntl

@@ -7,10 +7,10 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from crunode.core.documents import diff
 from crunode.core.result import Estimate
-from crunode.core.store import RunStore, load_estimate
 from crunode.errors import StoreMismatch
+from crunode.store.documents import diff
+from crunode.store.run_store import RunStore, load_estimate
 
 __all__ = ["check_alone", "keep_alone", "kept_alone"]
 
