@@ -120,9 +120,9 @@ def sizes(module: Module) -> Iterator[Place]:
         for name in _assigned(node):
             if re.fullmatch("_?[A-Z][A-Z0-9_]*", name):
                 yield Place("constants", module.package, f"{module.path}:{node.lineno} {name}")
-            elif name == "__all__" and module.name == module.package and "." not in module.name:
-                count = sum(_is_text(part) for part in ast.walk(node))
-                yield Place("public_names", module.package, f"{module.path}:{node.lineno}: {count}", count)
+        if isinstance(node, ast.If) and module.name == module.package and "." not in module.name:
+            count = sum(len(part.names) for part in node.body if isinstance(part, ast.ImportFrom))
+            yield Place("public_names", module.package, f"{module.path}:{node.lineno}: {count}", count)
 
 
 def _assigned(node: ast.stmt) -> list[str]:

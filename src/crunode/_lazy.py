@@ -3,31 +3,33 @@
 from __future__ import annotations
 
 import importlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
-__all__ = ["resolver"]
+__all__ = ["exports"]
 
 
-def resolver(package: str, homes: Mapping[str, Sequence[str]], modules: Sequence[str] = ()) -> Callable[[str], Any]:
-    """The `__getattr__` of a package.
+def exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+    """`__getattr__`, `__dir__` and `__all__` of a package.
+
+    Its names stand once, below `if TYPE_CHECKING:` in its `__init__`, each on a line of its own as type checkers want
+    it: `from package.module import name as name`. The module may be the package itself where the name is a module.
 
     Args:
         package: Its dotted name.
-        homes: Names by the module below the package that has them.
-        modules: Modules below the package that are names themselves.
-
-    Example:
-        >>> resolver("json", {"decoder": ["JSONDecoder"]})("JSONDecoder").__name__
-        'JSONDecoder'
+        file: The path of its `__init__`.
     """
-    home_of = {name: module for module, names in homes.items() for name in names}
+    homes: dict[str, str] = {}
+    for line in Path(file).read_text(encoding="utf-8").splitlines():
+        if line.startswith("    from "):
+            _, module, _, name, _, _ = line.split()
+            homes[name] = module
 
     def find(name: str) -> Any:
-        if name in modules:
-            return importlib.import_module(f"{package}.{name}")
-        if name in home_of:
-            return getattr(importlib.import_module(f"{package}.{home_of[name]}"), name)
-        raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        if name not in homes:
+            raise AttributeError(f"module {package!r} has no attribute {name!r}")
+        home = importlib.import_module(homes[name])
+        return importlib.import_module(f"{package}.{name}") if home.__name__ == package else getattr(home, name)
 
-    return find
+    return find, lambda: sorted(homes), sorted(homes)

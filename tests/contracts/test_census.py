@@ -33,7 +33,7 @@ def tree(tmp_path):
     """Two packages that use one another, with something of everything."""
     long = "def long():\n" + '    """A docstring\n    of two lines."""\n' + "    x = 1\n\n    # a comment\n" * 60
     files = {
-        "__init__.py": '"""Doc."""\n\n__all__ = ["one", "two"]\n',
+        "__init__.py": '"""Doc."""\n\nif TYPE_CHECKING:\n    from a import one as one\n    from a import two as two\n',
         "a/__init__.py": "",
         "a/one.py": long + "\n\n_A, B = 1, 2\nlower = 3\n\n\ndef _secret(): ...\n",
         "a/two.py": "from crunode.a.one import _secret\n\n\nclass Thing:\n    def __init__(self):\n"
@@ -57,7 +57,7 @@ def tree(tmp_path):
 def test_figures(tree):
     at = "src/crunode"
     assert listed(tree, "code_lines") == [
-        f"{at}/__init__.py: 1",
+        f"{at}/__init__.py: 3",
         f"{at}/a/__init__.py: 0",
         f"{at}/a/one.py: 64",
         f"{at}/a/two.py: 6",

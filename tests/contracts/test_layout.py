@@ -10,13 +10,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
 SRC = ROOT / "src"
-MODULES = sorted((SRC / "crunode").rglob("*.py"))
+MODULES = sorted(path for package in ("crunode", "crunode_papers") for path in (SRC / package).rglob("*.py"))
 PACKAGES = [path for path in MODULES if path.name == "__init__.py"]
 TESTS = sorted((ROOT / "tests").rglob("*.py"))
 
 MAX_LINES = 600
 VAGUE = {"utils", "helpers", "misc", "common"}
-AT_IMPORT = sys.stdlib_module_names | {"crunode", "numpy", "safetensors", "torch"}
+AT_IMPORT = sys.stdlib_module_names | {"crunode", "crunode_papers", "numpy", "safetensors", "torch"}
 NOT_TEXT = {".npz", ".npy", ".png", ".pyc", ".safetensors", ".gz", ".whl"}
 GENERATED = {".hypothesis", ".git", "__pycache__", "_build", "build", "dist", "runs"}
 MACHINE_PATH = re.compile(r"(?<![\w.])/(?:work|root|home)/")
@@ -56,7 +56,7 @@ def _executed_on_import(node: ast.AST, *, types: bool = False) -> Iterator[ast.A
 
 def _allowed(module: str) -> set[str] | frozenset[str]:
     """Top-level packages that a module of crunode may import at import time."""
-    if module == "crunode.cli" or module.startswith("crunode.cli."):
+    if module == "crunode.cli" or module.startswith("crunode.cli.") or module.endswith(".__main__"):
         return AT_IMPORT | {"typer"}
     if module == "crunode.exact" or module.startswith("crunode.exact."):
         return AT_IMPORT - {"numpy", "safetensors", "torch"}
@@ -72,9 +72,12 @@ def _imported(nodes: Iterator[ast.AST]) -> Iterator[tuple[int, str]]:
 
 
 def _exports(tree: ast.Module) -> set[str] | None:
-    """The strings in `__all__`, or None when the module has no `__all__`."""
+    """The strings in `__all__` or the names in the table that `_lazy` reads; None when the module has neither."""
     names: set[str] | None = None
     for node in tree.body:
+        if _is_type_checking(node) and node.orelse:
+            imports = [inner for inner in node.body if isinstance(inner, ast.ImportFrom)]
+            names = {alias.name for inner in imports for alias in inner.names}
         targets = node.targets if isinstance(node, ast.Assign) else [getattr(node, "target", None)]
         if any(isinstance(target, ast.Name) and target.id == "__all__" for target in targets):
             constants = {n.value for n in ast.walk(node) if isinstance(n, ast.Constant)}
@@ -145,6 +148,21 @@ def test_functions_import_optional_packages_through_need():
         if name.split(".")[0] not in AT_IMPORT | {"typer"} and (path.name, name) != ("progress.py", "tqdm")
     ]
     assert not foreign, "import these with crunode._extras.need"
+
+
+def test_papers_use_public_names():
+    """Those that `crunode` or a package directly below it lists, which a third party's recipe can use as well."""
+    offered: dict[str, set[str]] = {_dotted(path): _exports(_tree(path)) or set() for path in PACKAGES}
+    inside = [
+        f"{_relative(path)}, line {node.lineno}: {node.module}.{alias.name}"
+        for path in MODULES
+        if path.is_relative_to(SRC / "crunode_papers")
+        for node in ast.walk(_tree(path))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").split(".")[0] == "crunode"
+        for alias in node.names
+        if node.module.count(".") > 1 or alias.name not in offered.get(node.module, ())
+    ]
+    assert not inside, "use what a package of crunode lists, or have it list this name"
 
 
 def test_no_machine_paths():

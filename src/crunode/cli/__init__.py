@@ -8,8 +8,16 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-__all__ = ["main"]
+from crunode._lazy import exports
+
+if TYPE_CHECKING:
+    from crunode.cli.commands import run_words as run_words
+    from crunode.cli.printing import print_json as print_json
+else:
+    __getattr__, __dir__, _names = exports(__name__, __file__)
+    __all__ = ["main", *_names]
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.utils.data import BatchSampler, DataLoader, IterableDataset, RandomSampler, SequentialSampler, TensorDataset
 from torch.utils.data import default_collate as torch_collate
 
-from crunode.core.identity import tensor_bytes
+from crunode.core.fingerprints import tensor_bytes
 from crunode.core.result import Finding
 from crunode.core.rng import preserved_rng
 from crunode.errors import InputError

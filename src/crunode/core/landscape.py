@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.func import functional_call
 
 from crunode.core.data import Examples, as_examples, leaves, map_tree
-from crunode.core.identity import identity, tensor_bytes
+from crunode.core.fingerprints import identity, tensor_bytes
 from crunode.core.losses import LossModule
 from crunode.core.params import Packing
 from crunode.core.probe import examine

@@ -4,145 +4,50 @@ Names are resolved when first used. The operator of the Jacobian is `crunode.cur
 own name this package has the module of Jacobian rows in double precision.
 """
 
-from __future__ import annotations
-
 from typing import TYPE_CHECKING
 
-from crunode._lazy import resolver
+from crunode._lazy import exports
 
 if TYPE_CHECKING:
-    from crunode.curvature.dimension import effective_dimension, matrix_rank, participation_ratio, sharpness
-    from crunode.curvature.gauss_newton import Descent, GaussNewton, gauss_newton_step, linearized_descent
-    from crunode.curvature.gram import ExampleRows, damped_solve, example_rows, ggn_eigenvalues, tangent_kernel
-    from crunode.curvature.lanczos import (
-        Eigenvalues,
-        SpectralDensity,
-        function_trace,
-        log_determinant,
-        spectral_density,
-        top_eigenvalues,
-    )
-    from crunode.curvature.lazy import (
-        Laziness,
-        gradient_change_bound,
-        lazy_diagnostics,
-        linearization_error,
-        width_exponent,
-    )
-    from crunode.curvature.linalg import Products, VectorEstimate, diagonal, trace
-    from crunode.curvature.linearized import Linearized, linearize
-    from crunode.curvature.natural import NaturalGradient, NaturalStep
-    from crunode.curvature.operators import Operator, fisher, ggn, hessian, ntk, residual_part
-    from crunode.curvature.traces import ggn_trace, hessian_trace
-
-_HOMES = {
-    "dimension": (
-        "effective_dimension",
-        "matrix_rank",
-        "participation_ratio",
-        "sharpness",
-    ),
-    "gauss_newton": (
-        "Descent",
-        "GaussNewton",
-        "gauss_newton_step",
-        "linearized_descent",
-    ),
-    "gram": (
-        "ExampleRows",
-        "damped_solve",
-        "example_rows",
-        "ggn_eigenvalues",
-        "tangent_kernel",
-    ),
-    "lanczos": (
-        "Eigenvalues",
-        "SpectralDensity",
-        "function_trace",
-        "log_determinant",
-        "spectral_density",
-        "top_eigenvalues",
-    ),
-    "lazy": (
-        "Laziness",
-        "gradient_change_bound",
-        "lazy_diagnostics",
-        "linearization_error",
-        "width_exponent",
-    ),
-    "linalg": (
-        "Products",
-        "VectorEstimate",
-        "diagonal",
-        "trace",
-    ),
-    "linearized": (
-        "Linearized",
-        "linearize",
-    ),
-    "natural": (
-        "NaturalGradient",
-        "NaturalStep",
-    ),
-    "operators": (
-        "Operator",
-        "fisher",
-        "ggn",
-        "hessian",
-        "ntk",
-        "residual_part",
-    ),
-    "traces": (
-        "ggn_trace",
-        "hessian_trace",
-    ),
-}
-
-__all__ = [
-    "Descent",
-    "Eigenvalues",
-    "ExampleRows",
-    "GaussNewton",
-    "Laziness",
-    "Linearized",
-    "NaturalGradient",
-    "NaturalStep",
-    "Operator",
-    "Products",
-    "SpectralDensity",
-    "VectorEstimate",
-    "damped_solve",
-    "diagonal",
-    "effective_dimension",
-    "example_rows",
-    "fisher",
-    "function_trace",
-    "gauss_newton_step",
-    "ggn",
-    "ggn_eigenvalues",
-    "ggn_trace",
-    "gradient_change_bound",
-    "hessian",
-    "hessian_trace",
-    "lazy_diagnostics",
-    "linearization_error",
-    "linearize",
-    "linearized_descent",
-    "log_determinant",
-    "matrix_rank",
-    "ntk",
-    "participation_ratio",
-    "residual_part",
-    "sharpness",
-    "spectral_density",
-    "tangent_kernel",
-    "top_eigenvalues",
-    "trace",
-    "width_exponent",
-]
-
-__getattr__ = resolver("crunode.curvature", _HOMES)
-
-
-def __dir__() -> list[str]:
-    return sorted(__all__)
+    from crunode.curvature.dimension import effective_dimension as effective_dimension
+    from crunode.curvature.dimension import matrix_rank as matrix_rank
+    from crunode.curvature.dimension import participation_ratio as participation_ratio
+    from crunode.curvature.dimension import sharpness as sharpness
+    from crunode.curvature.gauss_newton import Descent as Descent
+    from crunode.curvature.gauss_newton import GaussNewton as GaussNewton
+    from crunode.curvature.gauss_newton import gauss_newton_step as gauss_newton_step
+    from crunode.curvature.gauss_newton import linearized_descent as linearized_descent
+    from crunode.curvature.gram import ExampleRows as ExampleRows
+    from crunode.curvature.gram import damped_solve as damped_solve
+    from crunode.curvature.gram import example_rows as example_rows
+    from crunode.curvature.gram import ggn_eigenvalues as ggn_eigenvalues
+    from crunode.curvature.gram import tangent_kernel as tangent_kernel
+    from crunode.curvature.lanczos import Eigenvalues as Eigenvalues
+    from crunode.curvature.lanczos import SpectralDensity as SpectralDensity
+    from crunode.curvature.lanczos import function_trace as function_trace
+    from crunode.curvature.lanczos import log_determinant as log_determinant
+    from crunode.curvature.lanczos import spectral_density as spectral_density
+    from crunode.curvature.lanczos import top_eigenvalues as top_eigenvalues
+    from crunode.curvature.lazy import Laziness as Laziness
+    from crunode.curvature.lazy import gradient_change_bound as gradient_change_bound
+    from crunode.curvature.lazy import lazy_diagnostics as lazy_diagnostics
+    from crunode.curvature.lazy import linearization_error as linearization_error
+    from crunode.curvature.lazy import width_exponent as width_exponent
+    from crunode.curvature.linalg import Products as Products
+    from crunode.curvature.linalg import VectorEstimate as VectorEstimate
+    from crunode.curvature.linalg import diagonal as diagonal
+    from crunode.curvature.linalg import trace as trace
+    from crunode.curvature.linearized import Linearized as Linearized
+    from crunode.curvature.linearized import linearize as linearize
+    from crunode.curvature.natural import NaturalGradient as NaturalGradient
+    from crunode.curvature.natural import NaturalStep as NaturalStep
+    from crunode.curvature.operators import Operator as Operator
+    from crunode.curvature.operators import fisher as fisher
+    from crunode.curvature.operators import ggn as ggn
+    from crunode.curvature.operators import hessian as hessian
+    from crunode.curvature.operators import ntk as ntk
+    from crunode.curvature.operators import residual_part as residual_part
+    from crunode.curvature.traces import ggn_trace as ggn_trace
+    from crunode.curvature.traces import hessian_trace as hessian_trace
+else:
+    __getattr__, __dir__, __all__ = exports(__name__, __file__)

@@ -3,4 +3,16 @@
 May be imported from outside: what the modules list in `__all__`. A landscape whose answer is known goes into `toys`.
 """
 
-__all__: list[str] = []
+from typing import TYPE_CHECKING
+
+from crunode._lazy import exports
+
+if TYPE_CHECKING:
+    from crunode.examples.datasets import load_images as load_images
+    from crunode.examples.toys import Monomial as Monomial
+    from crunode.examples.toys import Quadratic as Quadratic
+    from crunode.examples.toys import normal_crossing as normal_crossing
+    from crunode.examples.toys import quadratic as quadratic
+    from crunode.examples.toys import reduced_rank as reduced_rank
+else:
+    __getattr__, __dir__, __all__ = exports(__name__, __file__)

@@ -4,4 +4,16 @@ May be imported from outside: what the modules list in `__all__`. A new file of 
 `chunks`, and read through `guarded`.
 """
 
-__all__: list[str] = []
+from typing import TYPE_CHECKING
+
+from crunode._lazy import exports
+
+if TYPE_CHECKING:
+    from crunode.store.atomic import acquire as acquire
+    from crunode.store.atomic import write_bytes as write_bytes
+    from crunode.store.documents import diff as diff
+    from crunode.store.documents import plain as plain
+    from crunode.store.documents import read_document as read_document
+    from crunode.store.documents import write_document as write_document
+else:
+    __getattr__, __dir__, __all__ = exports(__name__, __file__)

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from crunode.core.identity import tensor_bytes
+from crunode.core.fingerprints import tensor_bytes
 from crunode.core.landscape import Landscape
 from crunode.core.progress import Progress
 from crunode.core.result import Estimate, Finding, provenance

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from crunode.core.execute import Executor
-from crunode.core.identity import tensor_bytes
+from crunode.core.fingerprints import tensor_bytes
 from crunode.core.landscape import Landscape
 from crunode.core.result import Estimate
 from crunode.errors import EstimationError, InputError

@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
-from crunode.core.identity import identity
+from crunode.core.fingerprints import identity
 from crunode.core.landscape import Landscape
 from crunode.core.result import Estimate, Finding, provenance
 from crunode.core.rng import derived_seed, preserved_rng

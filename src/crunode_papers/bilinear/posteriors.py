@@ -18,8 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crunode.core.result import Draws
-from crunode.core.rng import derived_seed
+from crunode import Draws
+from crunode.core import derived_seed
 
 __all__ = ["DataSets", "Samples", "best_loss", "draw_posteriors", "simulate"]
 

@@ -7,7 +7,7 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from crunode.jobs.recipe import Result, Row
+from crunode.jobs import Result, Row
 from crunode_papers.claims.statistics import TTest, mean_test, paired_test, welch_test
 
 __all__ = [

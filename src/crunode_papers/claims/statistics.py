@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crunode.errors import InputError
+from crunode import InputError
 
 __all__ = [
     "TTest",

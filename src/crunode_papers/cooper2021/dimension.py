@@ -12,12 +12,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from crunode._extras import need
-from crunode.core.landscape import Landscape
-from crunode.core.rng import derived_seed, preserved_rng
-from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
-from crunode.topology.critical import critical_points
-from crunode.topology.manifold import solution_dimension, walk
+from crunode import Landscape
+from crunode.core import derived_seed, need, preserved_rng
+from crunode.jobs import Cell, Expected, Recipe, Result, Row
+from crunode.topology import critical_points, solution_dimension, walk
 
 __all__ = ["ARCHITECTURES", "RECIPE", "Architecture", "cells", "compute", "figures", "landscape", "rows"]
 

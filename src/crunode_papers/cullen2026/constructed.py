@@ -19,14 +19,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from crunode.core.data import Examples
-from crunode.core.landscape import Landscape
-from crunode.core.rng import derived_seed
-from crunode.errors import InputError
-from crunode.exact import families, hypotheses, modular_addition, quadratic
-from crunode.exact.hypotheses import HypothesisCheck
-from crunode.exact.rank import exact_rank
-from crunode.exact.result import LearningCoefficient
+import crunode as cr
+from crunode import InputError, Landscape
+from crunode.core import Examples, derived_seed
+from crunode.exact import HypothesisCheck, LearningCoefficient, exact_rank
 
 __all__ = ["CASES", "Constructed", "QuadraticOnData", "construct", "own_truth", "paper_value"]
 
@@ -136,19 +132,19 @@ def construct(
     if free_inputs:
         x = _whole(draw, (d + 1) * (d + 2) // 2 + 4, d)
         if case == "generic":
-            exact = quadratic.quadratic_multi_output(d, modulus, hidden)
+            exact = cr.exact.quadratic_multi_output(d, modulus, hidden)
         else:
             kept = hidden // 2 if active is None else active
-            exact = quadratic.stage_two(d, modulus, hidden, kept)
+            exact = cr.exact.stage_two(d, modulus, hidden, kept)
     else:
         pairs = [(a, b) for a in range(modulus) for b in range(modulus)]
         if case == "subset":
             pairs = sorted(draw.sample(pairs, examples or int(0.4 * len(pairs))))
         x = [[int(i == a) for i in range(modulus)] + [int(i == b) for i in range(modulus)] for a, b in pairs]
         if case == "lazy":
-            exact = modular_addition.lazy_random_features(modulus, hidden, centred=centred)
+            exact = cr.exact.lazy_random_features(modulus, hidden, centred=centred)
         else:
-            exact = modular_addition.quadratic_modular_addition(modulus, hidden, centred=centred, pairs=pairs)
+            exact = cr.exact.quadratic_modular_addition(modulus, hidden, centred=centred, pairs=pairs)
     tried = []
     for _ in range(_DRAWS):
         w, v = _whole(draw, hidden, d), _whole(draw, modulus, hidden)
@@ -158,7 +154,7 @@ def construct(
     _, w, v, jacobian = max(tried, key=lambda one: one[0])
     rows: Matrix = jacobian.tolist()
     if case == "ntk":
-        exact = families.linearised(rows)
+        exact = cr.exact.linearised(rows)
     checks, missed = _checks(case, w, v, x, rows, exact, centred)
     failed = [str(check) for check in checks if not check]
     if failed:
@@ -221,9 +217,9 @@ def _checks(
     active = [j for j in range(len(w)) if any(row[j] for row in v)]
     w, v = [w[j] for j in active], [[row[j] for j in active] for row in v]
     over = len(w) >= len(w[0]) * (len(w[0]) + 1) // 2
-    stated = hypotheses.features_span(w) if over else hypotheses.units_independent(w, v)
+    stated = cr.exact.features_span(w) if over else cr.exact.units_independent(w, v)
     # Centred outputs tell the same apart as long as no quadratic form is constant on the data.
-    apart = hypotheses.identifies_quadratics(x, bias=centred)
+    apart = cr.exact.identifies_quadratics(x, bias=centred)
     # The paper states the first and leaves the second unsaid; where one fails the corrected value needs neither.
     given = (stated, apart)
     return (*(check for check in given if check), at_weights), tuple(check for check in given if not check)

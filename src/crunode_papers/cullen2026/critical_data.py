@@ -9,8 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from crunode.jobs.placing import place
-from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
+from crunode.jobs import Cell, Expected, Recipe, Result, Row, place
 from crunode_papers.cullen2026.runs.curves import diverged, times_of
 from crunode_papers.cullen2026.runs.pictures import draw_boundary
 from crunode_papers.cullen2026.runs.plans import PAPER, TOY, seeds_of

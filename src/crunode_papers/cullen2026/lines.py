@@ -8,9 +8,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from crunode.errors import InputError
-from crunode.estimators.multitemperature import intercept_weights
-from crunode.jobs.recipe import Row
+from crunode import InputError
+from crunode.estimators import intercept_weights
+from crunode.jobs import Row
 
 __all__ = ["Line", "claimed_sign", "fit_line"]
 

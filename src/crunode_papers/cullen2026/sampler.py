@@ -10,14 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from crunode._extras import need
-from crunode.core.rng import derived_seed
-from crunode.curvature.operators import ggn
-from crunode.curvature.quadrature import function_trace
-from crunode.estimators.coefficient import llc
-from crunode.exact.modular_addition import quadratic_modular_addition
-from crunode.jobs.placing import place
-from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
+from crunode import llc
+from crunode.core import derived_seed, need
+from crunode.curvature import function_trace, ggn
+from crunode.exact import quadratic_modular_addition
+from crunode.jobs import Cell, Expected, Recipe, Result, Row, place
 from crunode_papers.cullen2026.constructed import own_truth
 from crunode_papers.cullen2026.lines import claimed_sign, fit_line
 from crunode_papers.cullen2026.runs.langevin import ChainSettings, excess_losses

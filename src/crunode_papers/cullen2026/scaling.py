@@ -15,13 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from crunode._extras import need
-from crunode.core.rng import derived_seed
-from crunode.estimators.coefficient import llc
-from crunode.estimators.multitemperature import multi_temperature
-from crunode.exact.modular_addition import quadratic_modular_addition
-from crunode.jobs.placing import place
-from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
+from crunode import llc, multi_temperature
+from crunode.core import derived_seed, need
+from crunode.exact import quadratic_modular_addition
+from crunode.jobs import Cell, Expected, Recipe, Result, Row, place
 from crunode_papers.cullen2026.constructed import construct
 from crunode_papers.cullen2026.lines import Line, claimed_sign, fit_line
 from crunode_papers.cullen2026.runs.langevin import PRINTED

@@ -8,8 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from crunode.jobs.placing import place
-from crunode.jobs.recipe import Cell, Recipe, Result, Row
+from crunode.jobs import Cell, Recipe, Result, Row, place
 from crunode_papers.claims.rows import claim_row
 from crunode_papers.cullen2026.runs.curves import curve_numbers, diverged, severity_of, times_of
 from crunode_papers.cullen2026.runs.pictures import draw_rates

@@ -10,14 +10,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crunode._extras import need
-from crunode.core.landscape import Landscape
-from crunode.core.rng import derived_seed
-from crunode.estimators.coefficient import llc
-from crunode.estimators.multitemperature import multi_temperature
-from crunode.exact import combine, families
-from crunode.exact.result import LearningCoefficient
-from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
+import crunode as cr
+from crunode import Landscape, llc, multi_temperature
+from crunode.core import derived_seed, need
+from crunode.exact import LearningCoefficient
+from crunode.jobs import Cell, Expected, Recipe, Result, Row
 
 __all__ = ["POINTS", "RECIPE", "cells", "compute", "exact_value", "figures", "potential", "rows"]
 
@@ -69,10 +66,10 @@ def exact_value(name: str, at: Sequence[float]) -> LearningCoefficient:
         λ = 1/4, m = 1 (exact) [Watanabe 2009, ...]
     """
     if name == "bowl":
-        return families.regular(2)
+        return cr.exact.regular(2)
     if name == "quartic":
-        return combine.sum_of(families.normal_crossing([2]), families.normal_crossing([2]))
-    return families.normal_crossing([0 if x else k for x, k in zip(at, (1, 2), strict=True)])
+        return cr.exact.sum_of(cr.exact.normal_crossing([2]), cr.exact.normal_crossing([2]))
+    return cr.exact.normal_crossing([0 if x else k for x, k in zip(at, (1, 2), strict=True)])
 
 
 def cells(size: str, seed: int) -> list[Cell]:

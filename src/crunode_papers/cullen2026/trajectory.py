@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from crunode.jobs.placing import place
-from crunode.jobs.recipe import Cell, Recipe, Result, Row
+from crunode.jobs import Cell, Recipe, Result, Row, place
 from crunode_papers.cullen2026.runs.curves import change_epochs, diverged, times_of
 from crunode_papers.cullen2026.runs.pictures import draw_trajectories
 from crunode_papers.cullen2026.runs.plans import BASELINE, PAPER, TOY, curve_rows, grokking_rows, seeds_of

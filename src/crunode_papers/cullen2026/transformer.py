@@ -7,8 +7,7 @@ from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
-from crunode.jobs.placing import place
-from crunode.jobs.recipe import Cell, Recipe, Result, Row
+from crunode.jobs import Cell, Recipe, Result, Row, place
 from crunode_papers.cullen2026.runs.curves import diverged, times_of
 from crunode_papers.cullen2026.runs.langevin import PRINTED
 from crunode_papers.cullen2026.runs.pictures import draw_trajectories

@@ -11,16 +11,12 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from crunode.core.landscape import Landscape
-from crunode.core.rng import derived_seed
-from crunode.curvature.lazy import width_exponent
-from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
-from crunode.reporting.plots import STYLE, level_colors, new_figure, plain_axes
-from crunode.topology.barriers import barrier
-from crunode.topology.descent import Adam
-from crunode.topology.heights import Heights
-from crunode.topology.merging import merge_tree
-from crunode.topology.paths import examine_path
+from crunode import Landscape
+from crunode.core import derived_seed
+from crunode.curvature import width_exponent
+from crunode.jobs import Cell, Expected, Recipe, Result, Row
+from crunode.reporting import STYLE, level_colors, new_figure, plain_axes
+from crunode.topology import Adam, Heights, barrier, examine_path, merge_tree
 
 __all__ = ["RECIPE", "cells", "compute", "figures", "half_path", "orthants", "rows", "scalar_chain", "units_potential"]
 

@@ -17,11 +17,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crunode.core.progress import Progress
-from crunode.core.result import provenance
-from crunode.errors import EstimationError, InputError
-from crunode.store.documents import write_document
-from crunode.training.checkpoints import save_checkpoint
+from crunode import EstimationError, InputError
+from crunode.core import Progress, provenance
+from crunode.store import write_document
+from crunode.training import save_checkpoint
 from crunode_papers.grokking.networks import QuadraticNetwork
 from crunode_papers.grokking.settings import RECORDED, GrokkingRun, TrainingSettings
 from crunode_papers.grokking.stacked import Stack
@@ -153,7 +152,7 @@ def _launcher(stack: Stack) -> Callable[[Tensor], Any]:
     """An epoch of the stack, as one CUDA graph where there is one."""
     if stack.device.type != "cuda":
         return stack.epoch
-    from crunode.sampling.replay.capture import Captured
+    from crunode.sampling import Captured
 
     def epoch(order: Tensor) -> tuple[Tensor, ...]:
         stack.epoch(order)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crunode.errors import InputError
+from crunode import InputError
 
 __all__ = ["GrokkingTimes", "accuracy", "centring_offset", "first_reached", "grokking_times", "severity"]
 

@@ -7,8 +7,8 @@ import math
 import torch
 from torch import Tensor, nn
 
-from crunode.core.rng import derived_seed
-from crunode.errors import InputError
+from crunode import InputError
+from crunode.core import derived_seed
 from crunode_papers.grokking.tasks import check_seed, check_whole
 
 __all__ = ["ModularTransformer", "QuadraticNetwork", "centred_l2", "initial_weights"]

@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 from torch import Tensor
 
-from crunode.errors import InputError
-from crunode.training.checkpoints import load_checkpoint
+from crunode import InputError
+from crunode.training import load_checkpoint
 from crunode_papers.grokking.networks import QuadraticNetwork
 from crunode_papers.grokking.tasks import ModularTask, check_seed, check_whole
 

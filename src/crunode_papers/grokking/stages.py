@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from crunode.errors import InputError
+from crunode import InputError
 from crunode_papers.grokking.networks import QuadraticNetwork
 
 __all__ = ["StageSignal", "lazy_ridge", "stage_signal", "unit_energies"]

@@ -11,8 +11,8 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from crunode.core.rng import derived_seed
-from crunode.errors import InputError
+from crunode import InputError
+from crunode.core import derived_seed
 
 __all__ = ["OPERATIONS", "ModularTask", "check_seed", "check_whole"]
 

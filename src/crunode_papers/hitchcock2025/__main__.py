@@ -10,8 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
-from crunode.cli.commands import run_words
-from crunode.cli.printing import print_json
+from crunode.cli import print_json, run_words
 
 __all__ = ["bench", "main"]
 
@@ -43,7 +42,7 @@ def benchmark(
     as_json: Annotated[bool, typer.Option("--json", help="Print one JSON document instead of words.")] = False,
 ) -> None:
     """Estimates of the learning coefficient against exact values, e.g. --class 1K --count 8."""
-    from crunode.jobs.loading import options_from
+    from crunode.jobs import options_from
     from crunode_papers.hitchcock2025.run import run_benchmark
     from crunode_papers.hitchcock2025.table import describe_benchmark
 

@@ -8,11 +8,9 @@ from functools import partial
 import torch
 from torch import Tensor, nn
 
-from crunode import exact
-from crunode.core.landscape import Landscape
-from crunode.errors import InputError
+from crunode import InputError, Landscape, exact
 from crunode.exact import LearningCoefficient
-from crunode.examples.toys import Monomial
+from crunode.examples import Monomial
 from crunode_papers.hitchcock2025.linear import singular_network
 from crunode_papers.hitchcock2025.problem import Problem
 

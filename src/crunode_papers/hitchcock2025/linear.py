@@ -12,8 +12,7 @@ from itertools import pairwise
 import torch
 from torch import Tensor, nn
 
-from crunode.core.landscape import Landscape
-from crunode.errors import InputError
+from crunode import InputError, Landscape
 from crunode.exact import LearningCoefficient, deep_linear, deep_linear_local
 
 __all__ = ["exact_linear", "random_network", "random_shape", "singular_network", "truncated"]

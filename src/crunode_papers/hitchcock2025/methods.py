@@ -16,14 +16,21 @@ from typing import Any
 
 import torch
 
-from crunode.core.landscape import Landscape
-from crunode.core.result import Draws, Estimate
-from crunode.errors import CrunodeError, DiagnosticWarning, InputError
-from crunode.estimators.coefficient import llc
-from crunode.sampling.diagnostics import mcse_mean
-from crunode.sampling.posterior import Gaussian, Posterior, wbic_nbeta
-from crunode.sampling.run import sample
-from crunode.sampling.stochastic import PSGLD, SGLD
+from crunode import (
+    PSGLD,
+    SGLD,
+    CrunodeError,
+    DiagnosticWarning,
+    Draws,
+    Estimate,
+    Gaussian,
+    InputError,
+    Landscape,
+    Posterior,
+    llc,
+    sample,
+)
+from crunode.sampling import mcse_mean, wbic_nbeta
 from crunode_papers.hitchcock2025.peer import PeerAbsent, run_peer
 from crunode_papers.hitchcock2025.problem import Problem
 from crunode_papers.hitchcock2025.problems import CLASSES, nearest_class

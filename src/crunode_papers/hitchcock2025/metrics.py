@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from crunode.core.rng import derived_seed
+from crunode.core import derived_seed
 
 __all__ = ["bootstrap_interval", "covered", "order_preserved", "quantile", "summarize"]
 

@@ -12,8 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from crunode.core.landscape import Landscape
-from crunode.errors import InputError
+from crunode import InputError, Landscape
 from crunode_papers.hitchcock2025.problem import Problem
 
 __all__ = ["PEER_PYTHON", "PEER_SCRIPT", "PeerAbsent", "peer_missing", "run_peer"]

@@ -9,8 +9,7 @@ from typing import Any
 
 import torch
 
-from crunode.core.landscape import Landscape
-from crunode.errors import InputError
+from crunode import InputError, Landscape
 from crunode.exact import LearningCoefficient
 
 __all__ = ["TARGETS", "Problem"]
@@ -38,7 +37,7 @@ class Problem:
 
     Example:
         >>> from crunode.exact import regular
-        >>> from crunode.examples.toys import quadratic
+        >>> from crunode.examples import quadratic
         >>> problem = Problem("bowl", "toys", 0, lambda n, device, seed: quadratic(3, n=n), regular(3), None, 3, 1000)
         >>> problem.truth("local"), problem.landscape().n
         (Fraction(3, 2), 1000)

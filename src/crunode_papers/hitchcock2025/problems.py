@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
 
-from crunode.errors import InputError
+from crunode import InputError
 from crunode.exact import deep_linear
 from crunode_papers.hitchcock2025.families import family_problems
 from crunode_papers.hitchcock2025.linear import exact_linear, random_network, random_shape, singular_network

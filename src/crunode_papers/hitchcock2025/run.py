@@ -14,11 +14,9 @@ from typing import Any
 
 import torch
 
-from crunode.core.execute import Executor, Processes, Serial
-from crunode.core.origin import merged, provenance
-from crunode.core.progress import Progress
-from crunode.errors import InputError
-from crunode.store.atomic import write_bytes
+from crunode import Executor, InputError, Processes, Serial
+from crunode.core import Progress, merged, provenance
+from crunode.store import write_bytes
 from crunode_papers.hitchcock2025.methods import check_methods, estimate_row
 from crunode_papers.hitchcock2025.metrics import summarize
 from crunode_papers.hitchcock2025.peer import PEER_PYTHON, PEER_SCRIPT, peer_missing

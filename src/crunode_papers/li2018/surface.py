@@ -13,16 +13,12 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from crunode._extras import need
-from crunode.core.landscape import Landscape
-from crunode.core.rng import derived_seed, preserved_rng
-from crunode.curvature.lanczos import top_eigenvalues
-from crunode.curvature.operators import hessian
-from crunode.examples.datasets import load_images
-from crunode.jobs.placing import place
-from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
-from crunode.topology.directions import Plane, random_directions
-from crunode.topology.surfaces import nonconvex_share, profile, surface
+from crunode import Landscape
+from crunode.core import derived_seed, need, preserved_rng
+from crunode.curvature import hessian, top_eigenvalues
+from crunode.examples import load_images
+from crunode.jobs import Cell, Expected, Recipe, Result, Row, place
+from crunode.topology import Plane, nonconvex_share, profile, random_directions, surface
 from crunode_papers.networks.models import FFNN, build
 
 __all__ = ["RECIPE", "ResidualNet", "cells", "compute", "figures", "rows", "sharpness", "trained"]

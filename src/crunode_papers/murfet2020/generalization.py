@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from crunode.jobs.recipe import Cell, Recipe, Result, Row
+from crunode.jobs import Cell, Recipe, Result, Row
 from crunode_papers.murfet2020.measure import measure
 from crunode_papers.murfet2020.pictures import draw_figures
 from crunode_papers.murfet2020.table import make_rows

@@ -13,8 +13,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from crunode.core.rng import derived_seed
-from crunode.errors import InputError
+from crunode import InputError
+from crunode.core import derived_seed
 
 __all__ = ["Energy", "Posterior", "hamiltonian"]
 

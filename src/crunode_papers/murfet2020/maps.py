@@ -11,7 +11,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from crunode.errors import InputError
+from crunode import InputError
 from crunode_papers.murfet2020.networks import Data, Net
 
 __all__ = ["BATCH", "DECAY", "MOMENTUM", "RATE", "train_map"]

@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crunode.core.rng import derived_seed
-from crunode.errors import InputError
-from crunode.sampling.diagnostics import split_rhat
+from crunode import InputError
+from crunode.core import derived_seed
+from crunode.sampling import split_rhat
 from crunode_papers.murfet2020.hamiltonian import Energy, Posterior, hamiltonian
 from crunode_papers.murfet2020.maps import DECAY, train_map
 from crunode_papers.murfet2020.networks import DIM, Data, Net, Panel, activate, draw_data

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from crunode.jobs.recipe import Result
-from crunode.reporting.plots import new_figure, plain_axes
+from crunode.jobs import Result
+from crunode.reporting import new_figure, plain_axes
 from crunode_papers.murfet2020.networks import Panel
 from crunode_papers.murfet2020.table import collect, label
 

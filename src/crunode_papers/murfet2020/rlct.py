@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from crunode._extras import need
-from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
+from crunode.core import need
+from crunode.jobs import Cell, Expected, Recipe, Result, Row
 from crunode_papers.murfet2020.tempered import baseline, global_phases, local_coefficient, table_slopes
 from crunode_papers.murfet2020.two_layer import true_network
 

@@ -9,7 +9,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from crunode.errors import InputError
+from crunode import InputError
 
 __all__ = ["Slope", "fit_slope"]
 

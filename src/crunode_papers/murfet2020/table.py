@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from crunode.jobs.recipe import Expected, Result, Row
+from crunode.jobs import Expected, Result, Row
 from crunode_papers.murfet2020.measure import AS_PRINTED, METHODS
 from crunode_papers.murfet2020.networks import Panel
 from crunode_papers.murfet2020.published import TABLE5_NOTE, printed

@@ -15,17 +15,21 @@ from typing import Any
 import numpy as np
 import torch
 
-from crunode.core.result import Draws
-from crunode.estimators.bounds import bounds
-from crunode.estimators.phases import phases
-from crunode.estimators.tempering import rlct
-from crunode.jobs.placing import place
-from crunode.sampling.diagnostics import mcse_mean, split_rhat
-from crunode.sampling.each import sample_each
-from crunode.sampling.exchange import Exchange, exchange_report
-from crunode.sampling.metropolis import HMC
-from crunode.sampling.posterior import Gaussian, Posterior
-from crunode.sampling.run import sample
+from crunode import (
+    HMC,
+    Draws,
+    Exchange,
+    Gaussian,
+    Posterior,
+    bounds,
+    exchange_report,
+    phases,
+    rlct,
+    sample,
+    sample_each,
+)
+from crunode.jobs import place
+from crunode.sampling import mcse_mean, split_rhat
 from crunode_papers.murfet2020.two_layer import live_units, sampled
 
 __all__ = [

@@ -13,9 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from crunode.core.landscape import Landscape
-from crunode.core.rng import derived_seed
-from crunode.errors import InputError
+from crunode import InputError, Landscape
+from crunode.core import derived_seed
 
 __all__ = ["HIDDEN", "TwoLayer", "live_units", "sampled", "true_network"]
 

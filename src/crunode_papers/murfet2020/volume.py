@@ -12,11 +12,9 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from crunode import exact
-from crunode._extras import need
-from crunode.core.rng import derived_seed
-from crunode.estimators.volume import volume_scaling
-from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
+from crunode import exact, volume_scaling
+from crunode.core import derived_seed, need
+from crunode.jobs import Cell, Expected, Recipe, Result, Row
 
 __all__ = ["RECIPE", "Case", "cells", "compute", "figures", "rows"]
 

@@ -9,8 +9,8 @@ from typing import Any
 import torch
 from torch import nn
 
-from crunode.core.rng import derived_seed, preserved_rng
-from crunode.errors import InputError
+from crunode import InputError
+from crunode.core import derived_seed, preserved_rng
 
 __all__ = ["ACTIVATIONS", "FFNN", "MODELS", "LeNet5", "build"]
 

@@ -10,12 +10,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from crunode._extras import need
-from crunode.core.rng import derived_seed
-from crunode.errors import InputError
-from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
+from crunode import InputError
+from crunode.core import derived_seed, need
+from crunode.jobs import Cell, Expected, Recipe, Result, Row
 from crunode.spectra import critical_energy, fit_index, hessian_law, index, index_prefactor, random_spectrum
-from crunode.topology.critical import critical_points
+from crunode.topology import critical_points
 from crunode_papers.pennington2017.networks import examples_of, initial, inputs_of, landscape, trained
 
 __all__ = ["RATIOS", "RECIPE", "best_fit", "cells", "compute", "figures", "linear_minimum", "rows"]

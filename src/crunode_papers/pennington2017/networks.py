@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from crunode.core.landscape import Landscape
-from crunode.curvature.operators import ggn, residual_part
-from crunode.jobs.placing import place
+from crunode import Landscape
+from crunode.curvature import ggn, residual_part
+from crunode.jobs import place
 
 __all__ = [
     "KINDS",

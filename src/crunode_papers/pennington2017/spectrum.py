@@ -10,9 +10,8 @@ from typing import Any
 import numpy as np
 import torch
 
-from crunode._extras import need
-from crunode.core.rng import derived_seed
-from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
+from crunode.core import derived_seed, need
+from crunode.jobs import Cell, Expected, Recipe, Result, Row
 from crunode.spectra import (
     critical_energy,
     edge_energy,

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from crunode.jobs.recipe import Cell, Recipe, Result, Row
+from crunode.jobs import Cell, Recipe, Result, Row
 from crunode_papers.claims.rows import (
     QUANTITIES,
     absence_row,

@@ -10,14 +10,10 @@ from typing import Any
 import numpy as np
 import torch
 
-from crunode.core.data import leaves
-from crunode.core.landscape import Landscape
-from crunode.core.rng import derived_seed
-from crunode.curvature.traces import hessian_trace
-from crunode.sampling.diagnostics import drift, mcse_mean, split_rhat
-from crunode.sampling.group import Group, run_group
-from crunode.sampling.posterior import Gaussian, Posterior, Rung, wbic_nbeta
-from crunode.sampling.stochastic import SGLD
+from crunode import SGLD, EstimationError, Gaussian, Landscape, Posterior, sample
+from crunode.core import derived_seed, leaves
+from crunode.curvature import hessian_trace
+from crunode.sampling import drift, mcse_mean, split_rhat, wbic_nbeta
 
 __all__ = ["Probe", "gradient_norm", "local_coefficient", "measure_point"]
 
@@ -85,21 +81,17 @@ def local_coefficient(land: Landscape, probe: Probe, seed: int) -> dict[str, flo
     """
     nbeta = wbic_nbeta(land.n)
     precision = probe.resolution * nbeta
-    rung = Rung(nbeta, precision, probe.step / nbeta)
     posterior = Posterior(land, nbeta, Gaussian(precision))
-    kernel = SGLD(step=rung.step, batch=min(probe.batch, land.data.rows), control=False)
+    kernel = SGLD(step=probe.step / nbeta, batch=min(probe.batch, land.data.rows), control=False)
     # Convolutions over weights of many chains at once are slow on CPUs.
     apart = land.device.type == "cpu" and any(len(shape) > 2 for shape in land.packing.shapes)
-    parts = [[c] for c in range(probe.chains)] if apart or probe.chains == 1 else [list(range(probe.chains))]
-    rows = []
-    for index, chains in enumerate(parts):
-        layout = "batched" if len(chains) > 1 else "sequential"
-        rungs = [rung] * len(chains)
-        outcome = run_group(Group(posterior, kernel, index, chains, rungs, probe.warmup, probe.draws, seed, layout))
-        if outcome.failed:
-            return dict.fromkeys(("value", "se", "drift", "rhat"))
-        rows.append(nbeta * np.asarray(outcome.arrays["excess"], dtype=np.float64))
-    excess = np.concatenate(rows)
+    layout = "sequential" if apart or probe.chains == 1 else "batched"
+    chains, draws, warmup = probe.chains, probe.draws, probe.warmup
+    try:
+        drawn = sample(posterior, kernel, chains=chains, draws=draws, warmup=warmup, seed=seed, layout=layout)
+    except EstimationError:
+        return dict.fromkeys(("value", "se", "drift", "rhat"))
+    excess = nbeta * np.asarray(drawn.arrays["excess"], dtype=np.float64)
     return {
         "value": float(excess.mean()),
         "se": mcse_mean(excess),

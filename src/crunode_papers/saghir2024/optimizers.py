@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from crunode.jobs.recipe import Cell, Recipe, Result, Row
+from crunode.jobs import Cell, Recipe, Result, Row
 from crunode_papers.claims.rows import QUANTITIES, by_seed, claim_row, difference_row, equal_loss_row, measured
 from crunode_papers.claims.statistics import trend_test
 from crunode_papers.saghir2024.pictures import draw_against_width, draw_curves

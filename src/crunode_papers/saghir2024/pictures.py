@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from crunode._extras import need
-from crunode.jobs.recipe import Result
+from crunode.core import need
+from crunode.jobs import Result
 from crunode_papers.claims.rows import QUANTITIES, measured
 from crunode_papers.saghir2024.plans import net_name
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from crunode.core.rng import derived_seed
-from crunode.jobs.recipe import Cell
+from crunode.core import derived_seed
+from crunode.jobs import Cell
 
 __all__ = ["FULL", "LENET", "TOY", "ffnn", "net_name", "repeated"]
 

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from crunode.jobs.recipe import Cell, Recipe, Result, Row
+from crunode.jobs import Cell, Recipe, Result, Row
 from crunode_papers.claims.rows import QUANTITIES, by_seed, claim_row, measured, pairs
 from crunode_papers.claims.statistics import paired_test, trend_test
 from crunode_papers.saghir2024.optimizers import PAPER

@@ -9,12 +9,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from crunode.core.landscape import Landscape
-from crunode.core.rng import derived_seed
-from crunode.curvature.natural import NaturalGradient
-from crunode.errors import EstimationError, InputError
-from crunode.examples.datasets import load_images
-from crunode.jobs.placing import place
+from crunode import EstimationError, InputError, Landscape
+from crunode.core import derived_seed
+from crunode.curvature import NaturalGradient
+from crunode.examples import load_images
+from crunode.jobs import place
 from crunode_papers.networks.models import build
 from crunode_papers.saghir2024.measure import measure_point
 from crunode_papers.training.loop import train

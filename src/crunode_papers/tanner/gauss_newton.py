@@ -11,12 +11,10 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from crunode._extras import need
-from crunode.core.landscape import Landscape
-from crunode.core.rng import derived_seed, preserved_rng
-from crunode.curvature.gauss_newton import gauss_newton_step, linearized_descent
-from crunode.curvature.linearized import linearize
-from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
+from crunode import Landscape
+from crunode.core import derived_seed, need, preserved_rng
+from crunode.curvature import gauss_newton_step, linearize, linearized_descent
+from crunode.jobs import Cell, Expected, Recipe, Result, Row
 
 __all__ = ["NETWORKS", "RECIPE", "cells", "compute", "figures", "landscape", "rows"]
 

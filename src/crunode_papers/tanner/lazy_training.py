@@ -11,12 +11,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from crunode._extras import need
-from crunode.core.landscape import Landscape
-from crunode.core.rng import derived_seed
-from crunode.curvature.gauss_newton import gauss_newton_step, linearized_descent
-from crunode.curvature.lazy import gradient_change_bound, lazy_diagnostics, width_exponent
-from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
+from crunode import Landscape
+from crunode.core import derived_seed, need
+from crunode.curvature import (
+    gauss_newton_step,
+    gradient_change_bound,
+    lazy_diagnostics,
+    linearized_descent,
+    width_exponent,
+)
+from crunode.jobs import Cell, Expected, Recipe, Result, Row
 
 __all__ = ["KINDS", "RECIPE", "Nets", "cells", "compute", "figures", "initial", "rows", "train"]
 

@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
-from crunode.core.result import Finding
-from crunode.errors import InputError
+from crunode import Finding, InputError
 
 __all__ = ["History"]
 

@@ -14,12 +14,17 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from crunode.core.data import Examples, as_examples, data_digest
-from crunode.core.losses import LossModule
-from crunode.core.progress import Progress
-from crunode.core.result import provenance
-from crunode.core.rng import derived_seed, preserved_rng
-from crunode.errors import EstimationError, InputError
+from crunode import EstimationError, InputError
+from crunode.core import (
+    Examples,
+    LossModule,
+    Progress,
+    as_examples,
+    data_digest,
+    derived_seed,
+    preserved_rng,
+    provenance,
+)
 from crunode_papers.training.history import History
 from crunode_papers.training.lengths import Lengths, norm
 from crunode_papers.training.store import (

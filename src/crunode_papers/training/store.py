@@ -14,17 +14,10 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from crunode.core.identity import identity
-from crunode.errors import StoreError, StoreMismatch
-from crunode.store.atomic import acquire
-from crunode.store.documents import diff, plain, read_document, write_document
-from crunode.training.checkpoints import (
-    list_checkpoints,
-    load_checkpoint,
-    save_checkpoint,
-    stated_digest,
-    weights_digest,
-)
+from crunode import StoreError, StoreMismatch
+from crunode.core import identity
+from crunode.store import acquire, diff, plain, read_document, write_document
+from crunode.training import list_checkpoints, load_checkpoint, save_checkpoint, stated_digest, weights_digest
 
 __all__ = ["TrainingStore", "model_spec", "optimizer_spec", "scheduler_spec"]
 

@@ -11,15 +11,10 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from crunode import exact
-from crunode._extras import need
-from crunode.core.landscape import Landscape
-from crunode.core.rng import derived_seed
-from crunode.estimators import criteria
-from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
-from crunode.sampling.metropolis import HMC
-from crunode.sampling.posterior import Gaussian, Posterior
-from crunode.sampling.run import sample
+import crunode as cr
+from crunode import HMC, Gaussian, Landscape, Posterior, exact, sample
+from crunode.core import derived_seed, need
+from crunode.jobs import Cell, Expected, Recipe, Result, Row
 from crunode_papers.bilinear.posteriors import DataSets, Samples, draw_posteriors, simulate
 
 __all__ = ["RECIPE", "cells", "closed_forms", "compute", "figures", "rows"]
@@ -94,10 +89,10 @@ def _of_draws(drawn: Samples, index: int, settings: Mapping[str, Any]) -> dict[s
     n, beta = settings["n"], settings["beta"]
     draws = drawn.of(index)
     entropy = float(drawn.data.true_losses()[index].mean())  # S_n, but for the constant that L_n lacks too
-    waic = criteria.waic(draws).value
-    spread = criteria.functional_variance(draws).value
+    waic = cr.waic(draws).value
+    spread = cr.functional_variance(draws).value
     # Smoothed weights have a bias of their own, small as such but not beside a difference of order n^-2.
-    cross = criteria.loo(draws, smooth=False).value
+    cross = cr.loo(draws, smooth=False).value
     generator = torch.Generator().manual_seed(derived_seed(settings["seed"], 7, index))
     inputs, outputs = drawn.data.truth.shape[1], drawn.data.truth.shape[0]
     x = _inputs(settings["test"], inputs, generator)
@@ -177,7 +172,7 @@ def _by_hmc(settings: Mapping[str, Any]) -> dict[str, Any]:
     posterior = Posterior(landscape, settings["beta"] * n, Gaussian(_PRECISION, mean="origin"))
     options = {name: settings[name] for name in ("chains", "draws", "warmup", "seed")}
     draws = sample(posterior, HMC(leaps=settings["leaps"]), **options, keep=("pointwise",))
-    ours = {"waic": criteria.waic(draws), "loo": criteria.loo(draws), "v": criteria.functional_variance(draws)}
+    ours = {"waic": cr.waic(draws), "loo": cr.loo(draws), "v": cr.functional_variance(draws)}
     if regular:
         known = closed_forms((data.x[0].numpy(), data.y[0, :, 0].numpy()), settings["beta"])
         entropy = float(data.true_losses().mean())
@@ -200,7 +195,7 @@ def _by_gibbs(data: DataSets, settings: Mapping[str, Any]) -> dict[str, tuple[fl
     level = settings["beta"] * settings["n"]
     drawn = draw_posteriors(data, HIDDEN, [level], precision=_PRECISION, chains=16, draws=2000, seed=settings["seed"])
     draws = drawn.of(0)
-    found = {"waic": criteria.waic(draws), "loo": criteria.loo(draws), "v": criteria.functional_variance(draws)}
+    found = {"waic": cr.waic(draws), "loo": cr.loo(draws), "v": cr.functional_variance(draws)}
     return {name: (est.value, est.se) for name, est in found.items()}
 
 

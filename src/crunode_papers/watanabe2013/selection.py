@@ -10,13 +10,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from crunode import exact
-from crunode._extras import need
-from crunode.core.rng import derived_seed
-from crunode.estimators import criteria
-from crunode.estimators.evidence import free_energy
-from crunode.jobs.recipe import Cell, Expected, Recipe, Result, Row
-from crunode.sampling.posterior import wbic_nbeta
+from crunode import exact, free_energy, waic, wbic
+from crunode.core import derived_seed, need
+from crunode.jobs import Cell, Expected, Recipe, Result, Row
+from crunode.sampling import wbic_nbeta
 from crunode_papers.bilinear.posteriors import best_loss, draw_posteriors, simulate
 
 __all__ = ["RECIPE", "cells", "compute", "figures", "ladder", "rows"]
@@ -100,8 +97,8 @@ def compute(cell: Cell) -> dict[str, Any]:
         found["law"].append(fits[rank][k] - base + price)
         found["fit"].append(fits[TRUE_RANK][k] - base)
         if weak:
-            found["wbic"].append(criteria.wbic(draws, nbeta=wbic_nbeta(n)).value - base)
-            found["waic"].append(n * criteria.waic(draws, nbeta=float(n)).value - base)
+            found["wbic"].append(wbic(draws, nbeta=wbic_nbeta(n)).value - base)
+            found["waic"].append(n * waic(draws, nbeta=float(n)).value - base)
     return found
 
 

@@ -146,8 +146,8 @@ def test_criteria_on_weak_data_are_less_the_loss_of_the_truth(monkeypatch):
 
     monkeypatch.setattr(model_selection, "draw_posteriors", drawing)
     monkeypatch.setattr(model_selection, "free_energy", lambda k: number(10.0 + k))
-    monkeypatch.setattr(model_selection.criteria, "wbic", lambda k, nbeta: of_level(nbeta, 100.0 + k))
-    monkeypatch.setattr(model_selection.criteria, "waic", lambda k, nbeta: of_level(nbeta, 2.0 + k))
+    monkeypatch.setattr(model_selection, "wbic", lambda k, nbeta: of_level(nbeta, 100.0 + k))
+    monkeypatch.setattr(model_selection, "waic", lambda k, nbeta: of_level(nbeta, 2.0 + k))
     settings = {"truth": "weak", "n": n, "hidden": 2, "sets": 2, "chains": 2, "draws": 7, "warmup": 5, "seed": 1}
     found = model_selection.compute(Cell("a", settings))
     assert seen["precision"] == 1.0  # a standard normal prior

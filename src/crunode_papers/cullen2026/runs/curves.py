@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from crunode.errors import InputError
-from crunode.training.transitions import find_transitions
+from crunode import InputError
+from crunode.training import find_transitions
 from crunode_papers.claims.statistics import TTest, mean_test
 from crunode_papers.cullen2026.runs.statistics import fall_time, rank_correlation
 from crunode_papers.grokking.measures import GrokkingTimes, grokking_times, severity

@@ -11,9 +11,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crunode.core.rng import derived_seed
-from crunode.errors import EstimationError, InputError
-from crunode.sampling.diagnostics import drift, mcse_mean, split_rhat
+from crunode import EstimationError, InputError
+from crunode.core import derived_seed
+from crunode.sampling import drift, mcse_mean, split_rhat
 
 __all__ = ["PRINTED", "ChainSettings", "Target", "coefficients", "excess_losses", "held_settings", "sharpness"]
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from crunode._extras import need
-from crunode.jobs.recipe import Result
+from crunode.core import need
+from crunode.jobs import Result
 from crunode_papers.cullen2026.runs.statistics import Boundary
 
 __all__ = ["draw_boundary", "draw_rates", "draw_trajectories"]

@@ -8,8 +8,8 @@ from typing import Any
 
 import numpy as np
 
-from crunode.core.rng import derived_seed
-from crunode.jobs.recipe import Expected, Row
+from crunode.core import derived_seed
+from crunode.jobs import Expected, Row
 from crunode_papers.claims.rows import claim_row
 from crunode_papers.claims.statistics import mean_test
 from crunode_papers.cullen2026.runs.curves import curve_numbers, diverged, gathered, summarized, times_of

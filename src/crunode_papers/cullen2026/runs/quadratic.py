@@ -9,9 +9,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crunode.core.rng import derived_seed
-from crunode.errors import InputError
-from crunode.jobs.placing import place
+from crunode import InputError
+from crunode.core import derived_seed
+from crunode.jobs import place
 from crunode_papers.cullen2026.runs.langevin import coefficients, held_settings
 from crunode_papers.grokking.batched import train_many
 from crunode_papers.grokking.settings import RECORDED, GrokkingRun, TrainingSettings

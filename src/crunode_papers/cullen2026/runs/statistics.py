@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from crunode.errors import InputError
+from crunode import InputError
 from crunode_papers.claims.statistics import TTest, mean_test
 
 __all__ = ["Boundary", "Decay", "fall_time", "fit_boundary", "fit_decay", "jackknife", "rank_correlation"]

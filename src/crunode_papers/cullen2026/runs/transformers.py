@@ -11,10 +11,10 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.func import functional_call, grad, vmap
 
-from crunode.core.rng import derived_seed
-from crunode.errors import InputError
-from crunode.jobs.placing import place
-from crunode.sampling.replay.capture import Captured
+from crunode import InputError
+from crunode.core import derived_seed
+from crunode.jobs import place
+from crunode.sampling import Captured
 from crunode_papers.cullen2026.runs.langevin import coefficients, held_settings
 from crunode_papers.cullen2026.runs.quadratic import log_epochs
 from crunode_papers.grokking.networks import ModularTransformer
