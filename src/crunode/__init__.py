@@ -92,5 +92,5 @@ if TYPE_CHECKING:
     from crunode.training.tracker import track as track
     from crunode.training.trajectory import Trajectory as Trajectory
 else:
-    __getattr__, __dir__, _names = exports(__name__, __file__)
+    __getattr__, __dir__, _names = exports(__name__)
     __all__ = ["__version__", *_names]

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 import importlib
+import pkgutil
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 __all__ = ["exports"]
 
 
-def exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
+def exports(package: str) -> tuple[Callable[[str], Any], Callable[[], list[str]], list[str]]:
     """`__getattr__`, `__dir__` and `__all__` of a package.
 
     Its names stand once, below `if TYPE_CHECKING:` in its `__init__`, each on a line of its own as type checkers want
@@ -18,10 +18,9 @@ def exports(package: str, file: str) -> tuple[Callable[[str], Any], Callable[[],
 
     Args:
         package: Its dotted name.
-        file: The path of its `__init__`.
     """
     homes: dict[str, str] = {}
-    for line in Path(file).read_text(encoding="utf-8").splitlines():
+    for line in (pkgutil.get_data(package, "__init__.py") or b"").decode().splitlines():
         if line.startswith("    from "):
             _, module, _, name, _, _ = line.split()
             homes[name] = module

@@ -101,7 +101,7 @@ class ShakesFrozen(SGLD):
     """Noise on parameters that are not free."""
 
     def advance(self, state, gradient, step, noise, uniform, warming):
-        for tensor in gradient.land._fixed.values():
+        for tensor in gradient.land.fixed.values():
             tensor.add_(1e-3 * noise[0, 0])
         return super().advance(state, gradient, step, noise, uniform, warming)
 

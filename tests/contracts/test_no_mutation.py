@@ -214,7 +214,7 @@ def probe_calls(model, loader):
     loss = Interrupting(10**6, None)
     land = cr.Landscape(model, loader, loss)
     assert land.n == 64
-    return 10**6 - land._module._loss.fn.calls
+    return 10**6 - land.loss_form.fn.calls
 
 
 @pytest.mark.parametrize("store", [False, True])

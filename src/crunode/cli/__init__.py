@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from crunode.cli.commands import run_words as run_words
     from crunode.cli.printing import print_json as print_json
 else:
-    __getattr__, __dir__, _names = exports(__name__, __file__)
+    __getattr__, __dir__, _names = exports(__name__)
     __all__ = ["main", *_names]
 
 

@@ -18,4 +18,4 @@ if TYPE_CHECKING:
     from crunode.core.rng import derived_seed as derived_seed
     from crunode.core.rng import preserved_rng as preserved_rng
 else:
-    __getattr__, __dir__, __all__ = exports(__name__, __file__)
+    __getattr__, __dir__, __all__ = exports(__name__)

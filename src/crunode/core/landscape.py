@@ -16,7 +16,7 @@ from torch.func import functional_call
 
 from crunode.core.data import Examples, as_examples, leaves, map_tree
 from crunode.core.fingerprints import identity, tensor_bytes
-from crunode.core.losses import LossModule
+from crunode.core.losses import LossForm, LossModule
 from crunode.core.params import Packing
 from crunode.core.probe import examine
 from crunode.core.result import Finding
@@ -61,6 +61,8 @@ class Landscape:
         activations: Numbers kept per example for a backward pass, which sets how much data is evaluated at once.
         pointwise: True when the loss gives one value per example.
         noise_free: The labels are known to be what the model predicts at the center.
+        fixed: Parameters that are not free, and buffers, by name.
+        identity: A hash of the code and settings of model and loss.
         findings: What was noticed about model and data.
 
     Raises:
@@ -92,14 +94,14 @@ class Landscape:
         self.device = _device_of(parameters, model, device)
         free = _free_names(parameters, (params,) if isinstance(params, str) else params)
         self._module = _evaluation_copy(model, loss, self.device)
-        self._identity = identity(self._module.model, weights=False) + identity(self._module._loss)
+        self.identity = identity(self.network, weights=False) + identity(self.loss_form)
         tensors = {**parameters, **dict(model.named_buffers())}
         with torch.inference_mode(False):
-            held = {_PREFIX + name: t.detach().to(self.device, copy=True) for name, t in tensors.items()}
-            _check_finite({name: held[_PREFIX + name] for name in parameters})
-            self.packing = Packing.of({name: held[_PREFIX + name] for name in free})
-            self.center = self.packing.ravel({name: held[_PREFIX + name] for name in free})
-        self._fixed = {name: t for name, t in held.items() if name.removeprefix(_PREFIX) not in set(free)}
+            held = {name: t.detach().to(self.device, copy=True) for name, t in tensors.items()}
+            _check_finite({name: held[name] for name in parameters})
+            self.packing = Packing.of({name: held[name] for name in free})
+            self.center = self.packing.ravel({name: held[name] for name in free})
+        self.fixed = {name: t for name, t in held.items() if name not in set(free)}
         self.data: Examples = _placed(as_examples(data, n), self.device)
         self._noticed = (*_mode_findings(model), *self.data.findings)
         self.noise_free = False
@@ -142,9 +144,36 @@ class Landscape:
         """Name of the loss."""
         return self._module.label
 
+    @property
+    def loss_form(self) -> LossForm:
+        """The loss in its parts."""
+        return self._module.form
+
+    @property
+    def network(self) -> nn.Module:
+        """The copy of the model that is evaluated, at other weights than it holds itself. It is not to be changed."""
+        return self._module.model
+
     def batch_losses(self, w: Tensor, batch: Any) -> Tensor:
         """Losses at the flat vector `w` on `batch`: one per example, or a scalar mean. Differentiable, batchable."""
-        return self._evaluate(w, map_tree(torch.clone, batch) if self._in_place else batch)
+        return self.functional(self.packing.unravel(w), batch)
+
+    def functional(self, weights: Mapping[str, Tensor], batch: Any, *, own: bool = False) -> Tensor:
+        """Losses on `batch` at weights by name, as `batch_losses`; with `own`, the mean as the loss itself reduces.
+
+        Parameters and buffers that are not among `weights` are the fixed ones. `weights` may be of another dtype.
+        """
+        named = {_PREFIX + name: value for name, value in {**self.fixed, **weights}.items()}
+        losses: Tensor = functional_call(self._module, named, (self.spared(batch), own))
+        return losses
+
+    def functional_outputs(self, weights: Mapping[str, Tensor], batch: Any) -> Any:
+        """What the model gives on `batch`, its target last, at weights by name."""
+        return functional_call(self.network, {**self.fixed, **weights}, self.spared(batch[:-1]))
+
+    def spared(self, batch: Any) -> Any:
+        """`batch`, or a copy of it where the model or the loss writes into what it is given."""
+        return map_tree(torch.clone, batch) if self._in_place else batch
 
     def batch_loss(self, w: Tensor, batch: Any) -> Tensor:
         """Mean loss at the flat vector `w` on `batch`. Differentiable and batchable by `torch.func`."""
@@ -163,15 +192,13 @@ class Landscape:
         Raises:
             InputError: The loss takes the model as a whole.
         """
-        if self._module._loss.takes_model:
+        if self.loss_form.takes_model:
             raise InputError(f"expected a loss of (outputs, target), got {self.loss_name}, which takes the whole model")
-        named = {name.removeprefix(_PREFIX): t for name, t in self._fixed.items()} | self.packing.unravel(w)
-        inputs = batch[:-1]
-        return functional_call(self._module.model, named, map_tree(torch.clone, inputs) if self._in_place else inputs)
+        return self.functional_outputs(self.packing.unravel(w), batch)
 
     def predicted_labels(self, batch: Any) -> Tensor | None:
         """What the model predicts at the center for the labels of `batch`; None where the loss does not say."""
-        if self._module._loss.takes_model:
+        if self.loss_form.takes_model:
             return None
         outputs = self.batch_outputs(self.center, batch)
         return self._module.expected_target(outputs) if isinstance(outputs, Tensor) else None
@@ -188,7 +215,7 @@ class Landscape:
             >>> float(land.self_labelled().loss())
             0.0
         """
-        if self._module._loss.takes_model or not self.data.stacked:
+        if self.loss_form.takes_model or not self.data.stacked:
             return None
         batches = []
         with torch.no_grad(), preserved_rng():
@@ -199,13 +226,23 @@ class Landscape:
                 if target is None:
                     return None
                 batches.append((*batch[:-1], target))
-        other = copy.copy(self)
-        other.data = Examples(batches, self.data.findings, self.data.copies)
-        other.noise_free = True
+        other = self.with_data(Examples(batches, self.data.findings, self.data.copies)).without_noise()
         try:
             return other._looked_at()
         except InputError:  # a target of another kind than the given one does not fit the loss
             return None
+
+    def with_data(self, data: Examples) -> Landscape:
+        """The same landscape on other examples of the same form, which are not examined again."""
+        other = copy.copy(self)
+        other.data = data
+        return other
+
+    def without_noise(self) -> Landscape:
+        """The same landscape, its labels taken for what the model predicts at the center."""
+        other = copy.copy(self)
+        other.noise_free = True
+        return other
 
     def losses(self, w: Tensor | None = None) -> Tensor:
         """Loss of every example at `w` (the center when None), one for each row of the data.
@@ -269,8 +306,7 @@ class Landscape:
         other = copy.copy(self)
         other.packing = Packing.of({name: tensors[name] for name in free})
         other.center = other.packing.ravel(tensors)
-        rest = {_PREFIX + name: value.clone() for name, value in tensors.items() if name not in set(free)}
-        other._fixed = {**self._fixed, **rest}
+        other.fixed = {**self.fixed, **{k: v.clone() for k, v in tensors.items() if k not in set(free)}}
         return other._looked_at()
 
     def at(self, weights: nn.Module | Mapping[str, Tensor] | Tensor) -> Landscape:
@@ -287,18 +323,18 @@ class Landscape:
         if isinstance(weights, Tensor):
             other.center = self._point(weights).detach().clone()
         else:
-            other.center, other._fixed = self._placed_weights(_named_tensors(weights))
+            other.center, other.fixed = self._placed_weights(_named_tensors(weights))
         other.noise_free = False
         _check_finite(other.packing.unravel(other.center))
         return other._looked_at()
 
     def _placed_weights(self, weights: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         free = self.packing.unravel(self.center)
-        shapes = {**{k.removeprefix(_PREFIX): v for k, v in self._fixed.items()}, **free}
+        shapes = {**self.fixed, **free}
         missing = [name for name in free if name not in weights]
         if missing:
             raise InputError(f"expected weights for all free parameters, got none for {missing}")
-        aliases = dict(self._module.model.named_parameters(remove_duplicate=False))
+        aliases = dict(self.network.named_parameters(remove_duplicate=False))
         unknown = [name for name in weights if name not in shapes and name not in aliases]
         if unknown:
             raise InputError(f"expected names of parameters and buffers of the model, got {unknown} besides")
@@ -309,23 +345,24 @@ class Landscape:
                     f"expected {name} of shape {tuple(shapes[name].shape)}, got shape {tuple(value.shape)}; weights "
                     "have to come from a model of the same sizes"
                 )
-        fixed = {_PREFIX + k: v.detach().to(shapes[k], copy=True) for k, v in known.items() if k not in free}
+        fixed = {k: v.detach().to(shapes[k], copy=True) for k, v in known.items() if k not in free}
         center = self.packing.ravel({name: weights[name].detach().to(self.device) for name in free})
-        return center, {**self._fixed, **fixed}
+        return center, {**self.fixed, **fixed}
 
     def fingerprint(self) -> str:
         """A hash of weights, data, loss and parameter subset: equal only for the same landscape."""
-        digest = hashlib.sha256(f"{self._identity} {self.loss_name} {self.packing} {self.n}".encode())
-        for name, tensor in (*sorted(self._fixed.items()), ("", self.center), *(("", t) for t in self.data.tensors())):
+        digest = hashlib.sha256(f"{self.identity} {self.loss_name} {self.packing} {self.n}".encode())
+        fixed = [(_PREFIX + name, tensor) for name, tensor in sorted(self.fixed.items())]
+        for name, tensor in (*fixed, ("", self.center), *(("", t) for t in self.data.tensors())):
             digest.update(f"{name} {tuple(tensor.shape)} {tensor.dtype}".encode())
             digest.update(tensor_bytes(tensor))
         return digest.hexdigest()
 
     def same_model(self, other: Landscape) -> bool:
         """Whether the two differ in data and center at most: in model, loss and all that is fixed they are alike."""
-        if self._identity != other._identity or self._fixed.keys() != other._fixed.keys():
+        if self.identity != other.identity or self.fixed.keys() != other.fixed.keys():
             return False
-        return all(torch.equal(tensor, other._fixed[name]) for name, tensor in self._fixed.items())
+        return all(torch.equal(tensor, other.fixed[name]) for name, tensor in self.fixed.items())
 
     def _looked_at(self) -> Landscape:
         """Itself, once a small batch has been looked at: refuses what is not a fixed, finite, differentiable mean."""
@@ -341,9 +378,7 @@ class Landscape:
         return self
 
     def _evaluate(self, w: Tensor, batch: Any, own: bool = False) -> Tensor:
-        free = {_PREFIX + name: value for name, value in self.packing.unravel(w).items()}
-        losses: Tensor = functional_call(self._module, {**self._fixed, **free}, (batch, own))
-        return losses
+        return self.functional(self.packing.unravel(w), batch, own=own)
 
     def _point(self, w: Tensor | None) -> Tensor:
         if w is None:

@@ -16,7 +16,7 @@ from torch import Tensor, nn
 
 from crunode.errors import InputError
 
-__all__ = ["NAMED_LOSSES", "LossModule", "check_mean"]
+__all__ = ["NAMED_LOSSES", "LossForm", "LossModule", "check_mean"]
 
 _MODEL_NAMES = ("model", "module", "net", "network")
 _HALF = (torch.float16, torch.bfloat16)
@@ -82,6 +82,8 @@ _EXPECTED: dict[Any, Callable[[Tensor], Tensor]] = {
     **dict.fromkeys(("bernoulli", F.binary_cross_entropy_with_logits, nn.BCEWithLogitsLoss), torch.sigmoid),
 }
 
+_LIKELIHOODS = {_probabilities: "categorical", torch.sigmoid: "bernoulli", _same: "gaussian"}
+
 
 def _is_plain(loss: nn.Module) -> bool:
     """True for a loss module without weights, smoothing or other settings that move its minimum."""
@@ -139,7 +141,7 @@ class _PerExample:
 
 
 @dataclass(frozen=True)
-class _Resolved:
+class LossForm:
     """A loss in its parts.
 
     Attributes:
@@ -159,6 +161,11 @@ class _Resolved:
     expected_target: Callable[[Tensor], Tensor] | None = None
     is_cross_entropy: bool = False
 
+    @property
+    def likelihood(self) -> str | None:
+        """The distribution of labels that it is minus the logarithm of, by name; None where that is not known."""
+        return None if self.expected_target is None else _LIKELIHOODS.get(self.expected_target)
+
 
 class LossModule(nn.Module):
     """A model and a loss as one module: `forward(batch)` gives losses per example, or a scalar mean.
@@ -176,18 +183,18 @@ class LossModule(nn.Module):
         super().__init__()
         self.model = model
         # Not a submodule: evaluation mode and parameter names are the model's business alone.
-        self._loss = _resolve(loss, device)
+        self.form = _resolve(loss, device)
 
     @property
     def label(self) -> str:
         """Name of the loss."""
-        return self._loss.label
+        return self.form.label
 
     def forward(self, batch: Any, own: bool = False) -> Tensor:
         """Losses of the examples in `batch`; with `own`, the mean as the loss itself reduces."""
-        fn = self._loss.own if own else self._loss.fn
+        fn = self.form.own if own else self.form.fn
         assert fn is not None
-        if self._loss.takes_model:
+        if self.form.takes_model:
             return _checked_type(fn(self.model, batch), self.label)
         if not isinstance(batch, tuple) or len(batch) < 2:
             kind = "a mapping" if isinstance(batch, Mapping) else type(batch).__name__
@@ -199,11 +206,11 @@ class LossModule(nn.Module):
 
     def has_own_mean(self) -> bool:
         """Whether the loss has a mean of its own to compare with."""
-        return self._loss.own is not None
+        return self.form.own is not None
 
     def expected_target(self, output: Tensor) -> Tensor | None:
         """The target for which these outputs are best; None where the loss has no such target that is known here."""
-        fn = self._loss.expected_target
+        fn = self.form.expected_target
         return None if fn is None else fn(_widened(output))
 
 
@@ -217,14 +224,14 @@ def _checked_type(losses: Any, label: str) -> Tensor:
     return _widened(losses)  # type: ignore[no-any-return]
 
 
-def _resolve(loss: Any, device: torch.device | None) -> _Resolved:
+def _resolve(loss: Any, device: torch.device | None) -> LossForm:
     if isinstance(loss, str):
         if loss not in NAMED_LOSSES:
             near = difflib.get_close_matches(loss, NAMED_LOSSES, n=1, cutoff=0.5)
             hint = f"; did you mean {near[0]!r}?" if near else ""
             raise InputError(f"expected a loss name among {sorted(NAMED_LOSSES)}, got {loss!r}{hint}")
         plain = loss == "cross-entropy"
-        return _Resolved(loss, loss == "causal-lm", NAMED_LOSSES[loss], None, _EXPECTED.get(loss), plain)
+        return LossForm(loss, loss == "causal-lm", NAMED_LOSSES[loss], None, _EXPECTED.get(loss), plain)
     if not callable(loss) or isinstance(loss, type):
         what = f"the class {loss.__name__}; make an instance" if isinstance(loss, type) else type(loss).__name__
         raise InputError(
@@ -235,19 +242,19 @@ def _resolve(loss: Any, device: torch.device | None) -> _Resolved:
     if isinstance(loss, nn.Module):
         fixed = copy.deepcopy(loss).to(device).eval().requires_grad_(False)
         if not hasattr(loss, "reduction"):
-            return _Resolved(type(loss).__name__, takes_model, fixed)
+            return LossForm(type(loss).__name__, takes_model, fixed)
         unreduced = copy.copy(fixed)
         unreduced.reduction = "none"  # type: ignore[assignment]
         own = fixed if loss.reduction == "mean" else None
         expected = _EXPECTED.get(type(loss)) if _is_plain(loss) else None
-        return _Resolved(type(loss).__name__, takes_model, _PerExample(unreduced, {}), own, expected)
+        return LossForm(type(loss).__name__, takes_model, _PerExample(unreduced, {}), own, expected)
     label = _label(loss)
     if "reduction" not in arguments:
-        return _Resolved(label, takes_model, loss)
+        return LossForm(label, takes_model, loss)
     own = loss if arguments["reduction"].default == "mean" else None
     expected = _EXPECTED.get(loss) if isinstance(loss, Hashable) else None
     plain = loss is F.cross_entropy
-    return _Resolved(label, takes_model, _PerExample(loss, {"reduction": "none"}), own, expected, plain)
+    return LossForm(label, takes_model, _PerExample(loss, {"reduction": "none"}), own, expected, plain)
 
 
 def _label(loss: Any) -> str:

@@ -91,17 +91,18 @@ class Draws:
         """The prior that was asked for: "flat", its settings, or None where the draws do not tell."""
         return self.spec.get("asked", {}).get("prior")
 
-    def _role(self, role: str) -> np.ndarray:
+    def role(self, role: str) -> np.ndarray:
+        """Which chains have that role: "ladder", or one that shows how far an estimate depends on a setting."""
         roles = self.spec.get("role_per_chain", ["ladder"] * len(self.nbeta))
         return np.array([r == role for r in roles], dtype=bool)
 
     def levels(self) -> list[float]:
         """The distinct values of nbeta, ascending."""
-        return sorted({float(b) for b in self.nbeta[self._role("ladder")]})
+        return sorted({float(b) for b in self.nbeta[self.role("ladder")]})
 
     def at(self, nbeta: float, role: str = "ladder") -> dict[str, np.ndarray]:
         """The arrays of the chains that ran at `nbeta`, without those that ran beside the ladder for a check."""
-        rows = np.flatnonzero((self.nbeta == nbeta) & self._role(role))
+        rows = np.flatnonzero((self.nbeta == nbeta) & self.role(role))
         if rows.size == 0:
             raise InputError(f"expected one of the sampled nbeta {self.levels()}, got {nbeta}; sample it first")
         return {name: value[rows] for name, value in self.arrays.items()}
@@ -122,7 +123,7 @@ class Draws:
         missing = [t for t in wanted if t not in known]
         if missing or not wanted:
             raise InputError(f"expected some of the sampled nbeta {known}, got {missing or 'none'}; sample them first")
-        rows = np.flatnonzero(np.isin(self.nbeta, wanted) & self._role("ladder"))
+        rows = np.flatnonzero(np.isin(self.nbeta, wanted) & self.role("ladder"))
         spec = {**self.spec, "nbeta": wanted, "nbeta_per_chain": self.nbeta[rows].tolist()}
         spec["role_per_chain"] = ["ladder"] * len(rows)
         arrays, warmup = ({k: v[rows] for k, v in source.items()} for source in (self.arrays, self.warmup))
@@ -201,7 +202,7 @@ class Estimate:
         seen = self.diagnostics
         if self.draws is not None:
             levels = len(self.draws.levels())
-            per_level = int(self.draws._role("ladder").sum()) // levels
+            per_level = int(self.draws.role("ladder").sum()) // levels
             ladder = f"{levels} nbeta × " if levels > 1 else ""
             parts.append(f"{ladder}{per_level} chains × {self.draws.draws} draws")
         if "rhat" in seen and "ess" in seen:

@@ -50,4 +50,4 @@ if TYPE_CHECKING:
     from crunode.curvature.traces import ggn_trace as ggn_trace
     from crunode.curvature.traces import hessian_trace as hessian_trace
 else:
-    __getattr__, __dir__, __all__ = exports(__name__, __file__)
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -16,16 +16,14 @@ References:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.func import functional_call
 
-from crunode.core.data import map_tree
 from crunode.core.landscape import Landscape
 from crunode.errors import InputError
 
@@ -37,35 +35,17 @@ __all__ = [
     "Shifts",
     "free_tensors",
     "hooked",
-    "losses_at",
-    "outputs_at",
     "recorded",
 ]
 
 CONVOLUTIONS = (nn.Conv1d, nn.Conv2d, nn.Conv3d)
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d)
-_PREFIX = "model."
 _HALF = (torch.float16, torch.bfloat16)
 
 
 def free_tensors(land: Landscape) -> dict[str, Tensor]:
     """The free parameters at the center, by name."""
     return {name: value.detach() for name, value in land.packing.unravel(land.center).items()}
-
-
-def losses_at(land: Landscape, free: Mapping[str, Tensor], batch: Any) -> Tensor:
-    """Losses of the examples in `batch` with the free parameters given by name, or their scalar mean."""
-    given = map_tree(torch.clone, batch) if land._in_place else batch
-    named = {**land._fixed, **{_PREFIX + name: value for name, value in free.items()}}
-    values: Tensor = functional_call(land._module, named, (given, False))
-    return values
-
-
-def outputs_at(land: Landscape, free: Mapping[str, Tensor], batch: Any) -> Any:
-    """What the model gives on `batch` with the free parameters given by name, for a loss of (outputs, target)."""
-    given = map_tree(torch.clone, batch[:-1]) if land._in_place else batch[:-1]
-    named = {name.removeprefix(_PREFIX): value for name, value in land._fixed.items()}
-    return functional_call(land._module.model, {**named, **free}, given)
 
 
 @dataclass(frozen=True)
@@ -177,9 +157,9 @@ def recorded(layers: Sequence[Layer], run: Callable[[], Any]) -> tuple[Any, list
 
     Example:
         >>> land = Landscape(nn.Linear(2, 3), (torch.ones(4, 2), torch.zeros(4, 3)), "gaussian")
-        >>> layer = Layer(land._module.model, ("weight", "bias"), weight=True, bias=True)
+        >>> layer = Layer(land.network, ("weight", "bias"), weight=True, bias=True)
         >>> free, batch = free_tensors(land), next(land.passes())
-        >>> outputs, (record,) = recorded([layer], lambda: outputs_at(land, free, batch))
+        >>> outputs, (record,) = recorded([layer], lambda: land.functional_outputs(free, batch))
         >>> tuple(record.shift.shape), record.root.flatten().tolist()  # square root of 1 + 1 + 1
         ((4, 3), [1.7320507764816284, 1.7320507764816284, 1.7320507764816284, 1.7320507764816284])
     """

@@ -51,7 +51,7 @@ def captured(
         >>> bool(torch.allclose(pairs[0][1], net[1].weight))
         True
     """
-    layers = [m for m in seen.landscape._module.model.modules() if isinstance(m, nn.Linear)]
+    layers = [m for m in seen.landscape.network.modules() if isinstance(m, nn.Linear)]
     if not layers:
         return None
     try:

@@ -30,8 +30,6 @@ from crunode.curvature.activations import (
     Record,
     free_tensors,
     hooked,
-    losses_at,
-    outputs_at,
     recorded,
 )
 from crunode.errors import InputError
@@ -80,13 +78,13 @@ class _Circumstances:
     @classmethod
     def of(cls, land: Landscape, batch: Any) -> _Circumstances | None:
         """None where changes of the tensors cannot be seen."""
-        tensors = [land.center, *land._fixed.values(), *leaves(batch)]
+        tensors = [land.center, *land.fixed.values(), *leaves(batch)]
         if any(t.is_inference() for t in tensors):
             return None
         kind = land.device.type
         cast = torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else None
-        settings = (torch.get_default_dtype(), cast, land.pointwise, land._in_place)
-        objects = (land._module, land.packing, land.data, land.center, *land._fixed.values())
+        settings = (torch.get_default_dtype(), cast, land.pointwise)
+        objects = (land.network, land.packing, land.data, land.center, *land.fixed.values())
         return cls(objects, tuple(t._version for t in tensors), settings)
 
     def same(self, other: _Circumstances) -> bool:
@@ -139,7 +137,7 @@ class _Examination:
     def outcome(self) -> Coverage:
         with torch.enable_grad():
             found = self._structure()
-            if not found.layers or not self._land.pointwise or (found.outputs and _is_plain(self._land._module.model)):
+            if not found.layers or not self._land.pointwise or (found.outputs and _is_plain(self._land.network)):
                 return found
             return self._agreeing(found)
 
@@ -164,7 +162,7 @@ class _Examination:
                 ends.append(given[0])
                 cuts.add(after.grad_fn)
 
-        candidates = [m for m in self._land._module.model.modules() if _known(m)]
+        candidates = [m for m in self._land.network.modules() if _known(m)]
         value = hooked(candidates, note, lambda: self._value(self._free, self._batch))
         for leaf in _leaves_behind([*ends, value], cuts):
             if id(leaf) in names:
@@ -173,7 +171,7 @@ class _Examination:
         kept = tuple(layer for layer in layers.values() if not any(name in reasons for name in layer.names))
         seen = {name for layer in kept for name in layer.names}
         other = "in no layer known here, or in one that shares a parameter"
-        fits = not self._land._module._loss.takes_model and value.shape[0] == self._size
+        fits = not self._land.loss_form.takes_model and value.shape[0] == self._size
         rest = {name: reasons.get(name, other) for name in self._free if name not in seen}
         return Coverage(kept, rest, math.prod(value.shape[1:]) if fits else 0)
 
@@ -209,16 +207,16 @@ class _Examination:
 
     def _value(self, free: Mapping[str, Tensor], batch: Any) -> Tensor:
         """What is differentiated: outputs, which see all weights also where the loss has no slope, or losses."""
-        if self._land._module._loss.takes_model:
-            return losses_at(self._land, free, batch)
-        value = outputs_at(self._land, free, batch)
+        if self._land.loss_form.takes_model:
+            return self._land.functional(free, batch)
+        value = self._land.functional_outputs(free, batch)
         if not isinstance(value, Tensor) or not value.is_floating_point() or value.ndim == 0:
             raise InputError(f"expected outputs as one floating-point tensor, got {type(value).__name__}")
         return value
 
     def _weights(self, value: Tensor) -> Tensor:
         """Numbers to multiply that with: other ones for each example and output, so that nothing cancels."""
-        if self._land._module._loss.takes_model:
+        if self._land.loss_form.takes_model:
             return torch.ones_like(value)
         flat = value.reshape(value.shape[0], -1)
         index = torch.arange(1, flat.shape[1] + 1, dtype=value.dtype, device=value.device)

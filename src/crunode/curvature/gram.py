@@ -289,7 +289,7 @@ def _width(seen: Evaluation) -> int:
 def _kernel(seen: Evaluation, batch: Any, roots: Tensor) -> Tensor:
     """Inner products of the rows of R_b J_b, kind by kind; `roots` has shape (examples, kinds, outputs)."""
     land, rows = seen.landscape, len(roots)
-    recorder = Recorder(land._module.model, land.packing.names)
+    recorder = Recorder(land.network, land.packing.names)
     with preserved_rng(), torch.enable_grad():
         w = seen.center.detach().clone().requires_grad_()
         with recorder:

@@ -14,7 +14,6 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.func import functional_call
 
 from crunode.core.data import leaves, map_tree
 from crunode.core.landscape import Landscape
@@ -34,7 +33,6 @@ __all__ = [
     "selected",
 ]
 
-_PREFIX = "model."
 # Numbers held at once, and the widest example whose loss is differentiated twice in its outputs.
 _CHUNK = 1 << 23
 _WIDEST = 1024
@@ -97,13 +95,12 @@ class Evaluation:
         self.dtype = dtype
         wide = dtype == torch.float64
         packing = land.packing
-        self._packing: Packing = (
-            replace(packing, dtypes=(dtype,) * len(packing.names), dtype=dtype) if wide else packing
-        )
-        self._fixed = {k: self._cast(v) for k, v in land._fixed.items()}
+        self.packing: Packing = replace(packing, dtypes=(dtype,) * len(packing.names), dtype=dtype) if wide else packing
+        self._fixed = {k: self.cast(v) for k, v in land.fixed.items()}
         self.center = land.center.to(dtype)
 
-    def _cast(self, t: Tensor) -> Tensor:
+    def cast(self, t: Tensor) -> Tensor:
+        """`t` in the dtype of the evaluation, where it holds floating-point numbers and that is double."""
         return t.to(self.dtype) if self.dtype == torch.float64 and t.is_floating_point() else t
 
     def _probe(self) -> Any:
@@ -111,11 +108,7 @@ class Evaluation:
 
     def losses(self, w: Tensor, batch: Any) -> Tensor:
         """Losses of the examples in `batch`, or their scalar mean."""
-        land = self.landscape
-        free = {_PREFIX + name: value for name, value in self._packing.unravel(w).items()}
-        given = map_tree(self._cast, map_tree(torch.clone, batch) if land._in_place else batch)
-        values: Tensor = functional_call(land._module, {**self._fixed, **free}, (given, False))
-        return values
+        return self.landscape.functional({**self._fixed, **self.packing.unravel(w)}, map_tree(self.cast, batch))
 
     def outputs(self, w: Tensor, batch: Any) -> Tensor:
         """Outputs of the model on `batch`, with the examples as leading axis.
@@ -123,13 +116,12 @@ class Evaluation:
         Raises:
             NoOutputs: The loss is a function of the whole model, or the outputs are no tensor.
         """
-        if self.landscape._module._loss.takes_model:
+        if self.landscape.loss_form.takes_model:
             raise NoOutputs(
                 f"the loss {self.landscape.loss_name} takes the model as a whole, so its outputs are not seen"
             )
-        named = {**{k.removeprefix(_PREFIX): v for k, v in self._fixed.items()}, **self._packing.unravel(w)}
-        given = map_tree(self._cast, map_tree(torch.clone, batch[:-1]) if self.landscape._in_place else batch[:-1])
-        found = functional_call(self.landscape._module.model, named, given)
+        named = {**self._fixed, **self.packing.unravel(w)}
+        found = self.landscape.functional_outputs(named, map_tree(self.cast, batch))
         if not isinstance(found, Tensor) or not found.is_floating_point():
             raise NoOutputs(f"the model returns {type(found).__name__}, not one floating-point tensor")
         return found
@@ -152,7 +144,7 @@ class Evaluation:
 
     def output_loss(self, output: Tensor, target: Any) -> Tensor:
         """Loss of one example as a function of its outputs (without the leading axis)."""
-        value: Tensor = self.landscape._module._loss.fn(output[None], map_tree(lambda t: self._cast(t)[None], target))
+        value: Tensor = self.landscape.loss_form.fn(output[None], map_tree(lambda t: self.cast(t)[None], target))
         return value.sum()
 
 
@@ -280,7 +272,7 @@ def output_roots(seen: Evaluation, batch: Any) -> Tensor:
     outputs = _plain_outputs(seen, seen.center, batch)
     with torch.enable_grad():
         free = outputs.detach().clone().requires_grad_()
-        total = seen.landscape._module._loss.fn(free, map_tree(seen._cast, batch[-1])).sum()
+        total = seen.landscape.loss_form.fn(free, map_tree(seen.cast, batch[-1])).sum()
         (slope,) = torch.autograd.grad(total, free, create_graph=True)
         if slope.requires_grad:
             probe = torch.linspace(1, 2, free.numel(), dtype=free.dtype, device=free.device).reshape(free.shape)

@@ -84,7 +84,7 @@ class Krylov:
 
     def __init__(self, outputs: KrylovMap, w: Tensor) -> None:
         self._map, self._w = outputs, w.detach()
-        self._sizes = [len(t) * (t.numel() // max(len(t), 1)) for t in outputs._origin]
+        self._sizes = [len(t) * (t.numel() // max(len(t), 1)) for t in outputs.origin]
         self._kept: list[Callable[[Tensor], Tensor]] = []
         self._pushing: list[Callable[[Tensor], Tensor]] = []
         land = outputs.seen.landscape
@@ -216,7 +216,7 @@ class Krylov:
         if self._basis is None:
             outputs = self._map
             probes = _BASIS_PROBES if outputs.rows <= _MANY_ROWS else _FEWER_PROBES
-            parts = captured(outputs.seen, self._w, outputs._batches, outputs._roots)
+            parts = captured(outputs.seen, self._w, outputs.batches, outputs.roots)
             outputs.gradients += 2
             self._basis = ProductBasis(lambda: self.push(self._random(len(self._w))), outputs.examples, probes, parts)
         return self._basis

@@ -152,12 +152,12 @@ class LayeredMap(DenseMap):
     def __init__(self, seen: Evaluation, examples: Tensor) -> None:
         super().__init__(seen, examples)
         self.width = self.rows // max(self.examples, 1)
-        self._recorder = Recorder(seen.landscape._module.model, seen.landscape.packing.names)
+        self._recorder = Recorder(seen.landscape.network, seen.landscape.packing.names)
         self._by_layers = self._recorder.covered
         self._kept: list[tuple[Tensor, Layered]] = []
         # An example is given once for each of its outputs, so that one backward pass has all rows in it.
         self._repeated = [
-            (*map_tree(lambda t: t.repeat_interleave(self.width, 0), batch[:-1]), batch[-1]) for batch in self._batches
+            (*map_tree(lambda t: t.repeat_interleave(self.width, 0), batch[:-1]), batch[-1]) for batch in self.batches
         ]
 
     def _chunk(self, seen: Evaluation) -> int:
@@ -188,7 +188,7 @@ class LayeredMap(DenseMap):
         if not self._by_layers:
             return None
         try:
-            batches = [self._blocks(k, w) for k in range(len(self._batches))]
+            batches = [self._blocks(k, w) for k in range(len(self.batches))]
         except Exception:  # outputs that depend on no weight, or a model that minds how many examples it is given
             batches = []
         if len({tuple((b.weight, b.bias) for b in blocks) for blocks in batches}) != 1 or not batches[0]:
@@ -215,7 +215,7 @@ class LayeredMap(DenseMap):
             free = w.detach().clone().requires_grad_()
             with self._recorder:
                 outputs = self.seen.outputs(free, self._repeated[k])
-            root, count = self._roots[k], len(outputs) // self.width
+            root, count = self.roots[k], len(outputs) // self.width
             square = root * torch.eye(self.width, dtype=w.dtype, device=w.device) if root.ndim == 0 else root
             cotangent = square.expand(count, -1, -1).to(outputs.dtype)
             blocks = self._recorder.rows(outputs, [cotangent.reshape(outputs.shape)])

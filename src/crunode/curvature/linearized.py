@@ -23,7 +23,7 @@ from crunode.core.landscape import Landscape
 from crunode.core.rng import preserved_rng
 from crunode.curvature.gram import tangent_kernel
 from crunode.curvature.jacobian import Evaluation, NoOutputs, output_jacobian, output_roots
-from crunode.curvature.outputs import _pushed
+from crunode.curvature.outputs import pushed
 from crunode.curvature.rank import NumericRank, numeric_rank
 from crunode.errors import InputError
 
@@ -154,7 +154,7 @@ class Linearized:
         if self.jacobian is not None:
             return self.jacobian @ step.double()
         with preserved_rng():
-            parts = [_pushed(partial(self._flat, batch=batch), self.center, step) for batch in self._batches()]
+            parts = [pushed(partial(self._flat, batch=batch), self.center, step) for batch in self._batches()]
         return torch.cat(parts).double()
 
     def pull(self, weights: Tensor) -> Tensor:
@@ -314,7 +314,7 @@ class Linearized:
         return self._seen.outputs(w, batch).reshape(-1)
 
     def _losses(self, outputs: Tensor, batch: Any) -> Tensor:
-        values: Tensor = self.landscape._module._loss.fn(outputs, map_tree(self._seen._cast, batch[-1]))
+        values: Tensor = self.landscape.loss_form.fn(outputs, map_tree(self._seen.cast, batch[-1]))
         return values
 
     def _squared(self, outputs: Tensor, slope: Tensor, root: Tensor, batch: Any) -> bool:

@@ -22,7 +22,7 @@ def loss_slope(land: Landscape, outputs: Tensor, target: Any) -> tuple[Tensor, T
     """Outputs as a leaf, and the derivative of each example's loss in them, itself differentiable."""
     with torch.enable_grad():
         free = outputs.detach().clone().requires_grad_()
-        total = land._module._loss.fn(free, target).sum()
+        total = land.loss_form.fn(free, target).sum()
         (slope,) = torch.autograd.grad(total, free, create_graph=True)
     return free, slope
 
@@ -50,7 +50,7 @@ def loss_factors(land: Landscape, outputs: Tensor, batch: Any) -> Tensor:
         >>> loss_factors(land, torch.zeros(4, 3), next(land.passes()))
         tensor(1.)
     """
-    if land._module._loss.is_cross_entropy and _has_classes(outputs, batch[-1]):
+    if land.loss_form.is_cross_entropy and _has_classes(outputs, batch[-1]):
         return softmax_factors(outputs.detach())
     found = _product(land, outputs, batch[-1])
     if found is None:

@@ -139,7 +139,7 @@ class NaturalGradient(torch.optim.Optimizer):
         self.last: NaturalStep | None = None
         self._model = model
         self._loss = None if loss is None else LossModule(model, loss, _device(model))
-        self._predictive = None if self._loss is None else predictive(self._loss)
+        self._predictive = None if self._loss is None else predictive(self._loss.form)
         if fisher in ("true", "sampled") and self._predictive is None:
             raise InputError(
                 f"expected a loss that says what the model predicts for fisher={fisher!r} (cross-entropy, squared "

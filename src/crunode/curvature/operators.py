@@ -180,7 +180,7 @@ def fisher(land: Landscape, kind: str = "true", *, seed: int = 0) -> Operator:
     name = f"{kind} Fisher matrix"
     if kind != "empirical":
         _see_outputs(land, name)
-        if predictive(land._module) is None:
+        if predictive(land.loss_form) is None:
             raise InputError(
                 f"expected squared errors, cross-entropy or coin flips for the {name}, as torch losses without weights "
                 f"or smoothing, or by name, got {land.loss_name}; use ggn or the empirical Fisher matrix"
@@ -336,7 +336,7 @@ def _gauss_newton(land: Landscape, batch: Any) -> GaussNewtonChunk:
 
 def _drawn_slopes(land: Landscape, batch: Any, generator: torch.Generator) -> Tensor:
     """Derivatives of losses in the outputs, for labels drawn from the model where the loss takes account of them."""
-    known = predictive(land._module)
+    known = predictive(land.loss_form)
     assert known is not None
     with torch.no_grad():
         outputs, given = outputs_of(land, land.center, batch), batch[-1]
@@ -345,7 +345,7 @@ def _drawn_slopes(land: Landscape, batch: Any, generator: torch.Generator) -> Te
         last = outputs.movedim(1, -1)  # one row of logits for each position
         drawn = known.drawn(last.reshape(-1, last.shape[-1]), generator).reshape(last.shape).to(outputs)
         if not given.is_floating_point():
-            left_out = getattr(getattr(land._module._loss.fn, "fn", None), "ignore_index", -100)
+            left_out = getattr(getattr(land.loss_form.fn, "fn", None), "ignore_index", -100)
             drawn = drawn * ((given != left_out) & (given >= 0))[..., None]
         positions = last[0].numel() // last.shape[-1]
         return drawn.movedim(-1, 1) / positions**0.5
@@ -357,7 +357,7 @@ def _rows(batch: Any) -> int:
 
 def _see_outputs(land: Landscape, name: str) -> None:
     """Refuse a landscape whose outputs are not seen, before anything is built."""
-    if land._module._loss.takes_model:
+    if land.loss_form.takes_model:
         raise InputError(
             f"expected a loss of (outputs, target) for the {name}, got {land.loss_name}, which takes the whole model, "
             "so that outputs are not seen; hessian and the empirical Fisher matrix take any loss"
@@ -385,5 +385,5 @@ def _output_rows(land: Landscape) -> int:
 
 def _is_convex(land: Landscape) -> bool:
     """Whether the loss is known to be convex in the outputs."""
-    loss = land._module._loss
+    loss = land.loss_form
     return loss.expected_target is not None or "cross_entropy" in loss.label or "CrossEntropy" in loss.label

@@ -91,19 +91,19 @@ class OutputMap:
 
     def __init__(self, seen: Evaluation, examples: Tensor) -> None:
         self.seen, self.examples, self.gradients = seen, len(examples), 0
-        self._batches = list(selected(seen.landscape, examples, self._chunk(seen)))
-        self._roots = [output_roots(seen, batch) for batch in self._batches]
+        self.batches = list(selected(seen.landscape, examples, self._chunk(seen)))
+        self.roots = [output_roots(seen, batch) for batch in self.batches]
         with torch.no_grad():
-            self._origin = [seen.outputs(seen.center, batch) for batch in self._batches]
-        self.rows = sum(t.numel() for t in self._origin)
+            self.origin = [seen.outputs(seen.center, batch) for batch in self.batches]
+        self.rows = sum(t.numel() for t in self.origin)
 
     def _chunk(self, seen: Evaluation) -> int:
         return seen.landscape.chunk_rows()
 
     def part(self, k: int, w: Tensor) -> Tensor:
         """F on the batch `k`."""
-        moved = self.seen.outputs(w, self._batches[k]) - self._origin[k]
-        root = self._roots[k]
+        moved = self.seen.outputs(w, self.batches[k]) - self.origin[k]
+        root = self.roots[k]
         if root.ndim == 0:
             return root * moved.reshape(-1)
         return (root @ moved.reshape(len(moved), -1, 1)).reshape(-1)
@@ -112,18 +112,18 @@ class OutputMap:
         """F(w)."""
         self.gradients += 1
         with torch.no_grad():
-            return torch.cat([self.part(k, w) for k in range(len(self._batches))])
+            return torch.cat([self.part(k, w) for k in range(len(self.batches))])
 
     def pushed(self, w: Tensor, step: Tensor) -> Tensor:
         """J(w) times a step."""
         self.gradients += 2
-        return torch.cat([_pushed(partial(self.part, k), w, step) for k in range(len(self._batches))])
+        return torch.cat([pushed(partial(self.part, k), w, step) for k in range(len(self.batches))])
 
     def pulled(self, w: Tensor, u: Tensor) -> Tensor:
         """J(w)ᵀ times a vector of outputs."""
         self.gradients += 2
         found = torch.zeros_like(w)
-        for k, part in enumerate(u.split([t.numel() for t in self._origin])):
+        for k, part in enumerate(u.split([t.numel() for t in self.origin])):
             with torch.enable_grad():
                 free = w.detach().clone().requires_grad_()
                 found += torch.autograd.grad(self.part(k, free), free, part)[0]
@@ -152,10 +152,10 @@ class DenseMap(OutputMap):
 
     def jacobian(self, k: int, w: Tensor) -> Tensor:
         """Rows of J of the batch `k`."""
-        rows, root = output_jacobian(self.seen, w, self._batches[k]), self._roots[k]
+        rows, root = output_jacobian(self.seen, w, self.batches[k]), self.roots[k]
         if root.ndim == 0:
             return rows.mul_(root)
-        count = leaves(self._batches[k])[0].shape[0]
+        count = leaves(self.batches[k])[0].shape[0]
         return (root @ rows.reshape(count, -1, rows.shape[-1])).reshape(rows.shape)
 
     def at(self, w: Tensor) -> Dense:
@@ -173,7 +173,7 @@ class Dense:
     def __init__(self, outputs: DenseMap, w: Tensor) -> None:
         self._outputs, self._w = outputs, w
         self.tall = outputs.rows > outputs.seen.dim
-        dim, count = outputs.seen.dim, len(outputs._batches)
+        dim, count = outputs.seen.dim, len(outputs.batches)
         if self.tall:
             self.gram = w.new_zeros(dim, dim)
             for k in range(count):
@@ -212,7 +212,7 @@ class Dense:
         outputs = self._outputs
         outputs.gradients += 1
         start, pulled = 0, torch.zeros_like(self._w)
-        for k in range(len(outputs._batches)):
+        for k in range(len(outputs.batches)):
             with torch.enable_grad():
                 free = self._w.detach().clone().requires_grad_()
                 value = outputs.part(k, free)
@@ -263,12 +263,12 @@ class Dense:
         if not self.tall:
             return self.rows
         found = self._w.new_zeros(0, len(self._w))
-        for k in range(len(self._outputs._batches)):
+        for k in range(len(self._outputs.batches)):
             found = torch.linalg.qr(torch.cat([found, self._outputs.jacobian(k, self._w)]), mode="r").R
         return found
 
 
-def _pushed(function: Callable[[Tensor], Tensor], w: Tensor, step: Tensor) -> Tensor:
+def pushed(function: Callable[[Tensor], Tensor], w: Tensor, step: Tensor) -> Tensor:
     try:
         return torch.func.jvp(function, (w,), (step,))[1].detach()
     except Exception:  # an operation without a forward derivative: uᵀJ is linear in u and has the derivative J in it

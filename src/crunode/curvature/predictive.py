@@ -15,7 +15,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from crunode.core.losses import LossModule, _probabilities, _same
+from crunode.core.losses import LossForm
 from crunode.errors import InputError
 
 __all__ = ["Predictive", "predictive"]
@@ -114,18 +114,16 @@ class Predictive:
         return outputs.detach().reshape(len(outputs), -1).double()
 
 
-def predictive(loss: LossModule) -> Predictive | None:
+def predictive(loss: LossForm) -> Predictive | None:
     """The distribution that a loss stands for; None where it is not known.
 
     Example:
-        >>> predictive(LossModule(torch.nn.Identity(), "cross-entropy")).kind
+        >>> from crunode.core.losses import LossModule
+        >>> predictive(LossModule(torch.nn.Identity(), "cross-entropy").form).kind
         'categorical'
     """
-    expected = loss._loss.expected_target
-    kinds = {_probabilities: "categorical", torch.sigmoid: "bernoulli", _same: "gaussian"}
-    if expected not in kinds:
-        return None
-    return Predictive(kinds[expected], loss.label not in ("gaussian", "bernoulli"))
+    kind = loss.likelihood
+    return None if kind is None else Predictive(kind, loss.label not in ("gaussian", "bernoulli"))
 
 
 def _shares(flat: Tensor) -> tuple[Tensor, Tensor, Tensor]:

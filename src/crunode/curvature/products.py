@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from crunode.core.data import leaves, map_tree
+from crunode.core.data import leaves
 from crunode.core.landscape import Landscape
 from crunode.core.rng import preserved_rng
 from crunode.curvature.chained import LayerChain
@@ -113,12 +113,12 @@ class SecondDerivative:
     ) -> None:
         self._function, self._work = function, rows * land.activations
         self._center, self._several = land.center, several_at_once(land, rows)
-        self._convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in land._module.model.modules())
+        self._convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in land.network.modules())
         self._asked = 0
         self._linear: Callable[[Tensor], Tensor] | None = None
         self._point = land.center.detach().clone().requires_grad_()
         compared = {} if compared is None else compared
-        model = land._module.model
+        model = land.network
         recorder = Recorder(model, [name for name, _ in model.named_parameters(remove_duplicate=False)])
         with recorder:
             value = function(self._point)
@@ -294,7 +294,7 @@ def _pulled_at_once(values: Tensor, at: Tensor, weights: Tensor) -> Tensor:
 def several_at_once(land: Landscape, rows: int) -> int:
     """How many vectors to send through a graph of so many examples at once; 1 where that would not be faster."""
     kind = "cuda" if land.device.type == "cuda" else "cpu"
-    convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in land._module.model.modules())
+    convolves = any(isinstance(m, nn.modules.conv._ConvNd) for m in land.network.modules())
     limit = "cpu" if convolves else kind  # several convolutions with weights of their own are slow anywhere
     several = _AT_ONCE[limit] // (rows * land.activations)
     return several if several >= _WORTHWHILE[limit] else 1
@@ -318,9 +318,9 @@ def outputs_of(land: Landscape, w: Tensor, batch: Any) -> Tensor:
 
 def output_loss(land: Landscape, outputs: Tensor, batch: Any) -> Tensor:
     """Losses as a function of the outputs on `batch`: one per example, or their mean."""
-    target = map_tree(torch.clone, batch[-1]) if land._in_place else batch[-1]
+    target = land.spared(batch[-1])
     wide = target.float() if isinstance(target, Tensor) and target.dtype in _HALF else target
-    losses: Tensor = land._module._loss.fn(outputs, wide)
+    losses: Tensor = land.loss_form.fn(outputs, wide)
     return losses
 
 

@@ -176,5 +176,5 @@ def _examples(count: int, chosen: int, seed: int) -> Tensor:
 
 def _is_whole(land: Landscape) -> bool:
     """Whether weights and data are whole numbers, so that derivatives of polynomials come out exactly."""
-    tensors = [land.center, *land._fixed.values(), *land.data.tensors()]
+    tensors = [land.center, *land.fixed.values(), *land.data.tensors()]
     return all(not t.is_floating_point() or torch.equal(t, t.round()) for t in tensors)

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from crunode.core.data import leaves
 from crunode.core.landscape import Landscape
 from crunode.core.rng import derived_seed
-from crunode.curvature.activations import Layer, Record, free_tensors, losses_at, outputs_at, recorded
+from crunode.curvature.activations import Layer, Record, free_tensors, recorded
 from crunode.curvature.loss_factors import loss_factors, loss_slope
 from crunode.curvature.piecewise import operations
 from crunode.errors import InputError
@@ -71,7 +71,7 @@ def model_outputs(land: Landscape, free: Mapping[str, Tensor], batch: Any) -> Te
     Raises:
         InputError: They are no such tensor.
     """
-    found = outputs_at(land, free, batch)
+    found = land.functional_outputs(free, batch)
     rows = leaves(batch)[0].shape[0]
     if not isinstance(found, Tensor) or not found.is_floating_point() or found.ndim == 0 or found.shape[0] != rows:
         raise InputError(f"expected outputs as one tensor with a row for each example, got {type(found).__name__}")
@@ -248,7 +248,7 @@ class LayerProbes:
             value, records = recorded(self._layers, lambda: model_outputs(land, free, batch))
             weights = loss_slope(land, value, batch[-1])[1].detach()
         else:
-            value, records = recorded(self._layers, lambda: losses_at(land, free, batch))
+            value, records = recorded(self._layers, lambda: land.functional(free, batch))
             weights = torch.ones_like(value)
         shifts = [record.shift for record in records]
         slopes = torch.autograd.grad(value, shifts, weights, create_graph=True, allow_unused=True)
@@ -331,7 +331,7 @@ class HessianProducts:
         """Derivatives of the mean loss in the parameters, of those where they are not constant."""
         land, free = self._land, free_tensors(self._land)
         own = [free[name].clone().requires_grad_() for name in self._names]
-        values = losses_at(land, {**free, **dict(zip(self._names, own, strict=True))}, batch)
+        values = land.functional({**free, **dict(zip(self._names, own, strict=True))}, batch)
         slopes = torch.autograd.grad(values.mean(), own, create_graph=True, allow_unused=True)
         pairs = [(s, w) for s, w in zip(slopes, own, strict=True) if s is not None and s.requires_grad]
         return [slope for slope, _ in pairs], [point for _, point in pairs]

@@ -222,7 +222,7 @@ def _plan(land: Landscape, whole: bool = False) -> _Plan:
         reason = "asked for" if whole else "of a loss that does not tell examples apart"
         return _Plan(Coverage((), dict.fromkeys(names, reason)), pointwise, False, reason, 0, (), ())
     found = coverage(land)
-    if land._module._loss.takes_model:
+    if land.loss_form.takes_model:
         return _Plan(found, True, False, f"the loss {land.loss_name} takes the whole model", 0, (), ())
     if found.layers and 0 < found.outputs <= _CLASSES:
         # All examples are looked at where the Gauss-Newton part is taken, which is at once.

@@ -137,7 +137,7 @@ def rank_finding(landscape: Landscape, estimate: Estimate) -> Finding | None:
     gradients = _SHARE * drawn.gradients * kernel.get("batch", landscape.data.rows)
     rows = int(min(gradients**0.5, 4 * landscape.dim, _MOST_ROWS))
     highest = estimate.value + 2 * estimate.error
-    weights = landscape.dim + sum(t.numel() for t in landscape._fixed.values())
+    weights = landscape.dim + sum(t.numel() for t in landscape.fixed.values())
     if highest >= min(rows, landscape.dim) / 2 or weights > _MOST_WEIGHTS:
         return None
     try:

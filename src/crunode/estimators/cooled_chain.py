@@ -281,7 +281,7 @@ def _given(land: Landscape) -> int:
     """How many numbers the widest layer is given, as far as an example has as many, its label apart."""
     fans = [math.prod(shape[1:]) for shape in land.packing.shapes if len(shape) > 1]
     batch = next(iter(land.data.passes(1)))
-    sizes = [math.prod(t.shape[1:]) for t in leaves(batch if land._module._loss.takes_model else batch[:-1])]
+    sizes = [math.prod(t.shape[1:]) for t in leaves(batch if land.loss_form.takes_model else batch[:-1])]
     return min(max(fans, default=1), max(sizes, default=1))
 
 

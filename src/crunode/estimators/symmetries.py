@@ -66,7 +66,7 @@ class _Moves:
         self.seen = seen
         self.generator = torch.Generator().manual_seed(seed)
         self.batch = next(iter(seen.landscape.passes(_EXAMPLES)))
-        self.weights = {k: v.double() for k, v in seen._packing.unravel(seen.center).items()}
+        self.weights = {k: v.double() for k, v in seen.packing.unravel(seen.center).items()}
         self.limit = _SAME if seen.dtype == torch.float64 else _SAME_SINGLE
         plain = self._raw(seen.center)
         self.shift = self._blind_to_shifts(plain)
@@ -80,8 +80,8 @@ class _Moves:
         """Whether the loss does not see a number that is added to all outputs of an example, as for logits."""
         if outputs.ndim < 2 or outputs.shape[-1] < 2:
             return False
-        loss, target = self.seen.landscape._module._loss.fn, self.batch[-1]
-        given = self.seen._cast(target) if isinstance(target, Tensor) else target
+        loss, target = self.seen.landscape.loss_form.fn, self.batch[-1]
+        given = self.seen.cast(target) if isinstance(target, Tensor) else target
         with torch.no_grad(), preserved_rng():
             first, second = (loss(outputs + shift, given).double() for shift in (0.0, 1.0))
         return bool(torch.allclose(first, second, rtol=1e-9, atol=1e-9))
@@ -100,7 +100,7 @@ class _Moves:
 
     def flat(self, changed: dict[str, Tensor]) -> Tensor:
         """Weights with some changed, as a vector."""
-        return self.seen._packing.ravel({**self.weights, **changed}).double()
+        return self.seen.packing.ravel({**self.weights, **changed}).double()
 
     def change(self, changed: dict[str, Tensor]) -> float:
         """How much the outputs change, relative to a random move of the same weights by the same length."""
@@ -118,7 +118,7 @@ class _Moves:
     def tangent(self, changed: dict[str, Tensor]) -> Tensor:
         """A direction with these parts, and zero in all other weights."""
         zero = {name: torch.zeros_like(value) for name, value in self.weights.items()}
-        return self.seen._packing.ravel({**zero, **changed}).double()
+        return self.seen.packing.ravel({**zero, **changed}).double()
 
 
 def known_symmetries(seen: Evaluation, unused: np.ndarray | None, *, seed: int) -> tuple[tuple[Flat, ...], int]:

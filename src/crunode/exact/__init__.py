@@ -53,4 +53,4 @@ if TYPE_CHECKING:
     from crunode.exact.result import STATUSES as STATUSES
     from crunode.exact.result import LearningCoefficient as LearningCoefficient
 else:
-    __getattr__, __dir__, __all__ = exports(__name__, __file__)
+    __getattr__, __dir__, __all__ = exports(__name__)

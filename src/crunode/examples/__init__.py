@@ -15,4 +15,4 @@ if TYPE_CHECKING:
     from crunode.examples.toys import quadratic as quadratic
     from crunode.examples.toys import reduced_rank as reduced_rank
 else:
-    __getattr__, __dir__, __all__ = exports(__name__, __file__)
+    __getattr__, __dir__, __all__ = exports(__name__)

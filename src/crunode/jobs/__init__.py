@@ -18,4 +18,4 @@ if TYPE_CHECKING:
     from crunode.jobs.recipe import Run as Run
     from crunode.jobs.registry import recipes as recipes
 else:
-    __getattr__, __dir__, __all__ = exports(__name__, __file__)
+    __getattr__, __dir__, __all__ = exports(__name__)

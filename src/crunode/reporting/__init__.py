@@ -10,4 +10,4 @@ if TYPE_CHECKING:
     from crunode.reporting.plots import new_figure as new_figure
     from crunode.reporting.plots import plain_axes as plain_axes
 else:
-    __getattr__, __dir__, __all__ = exports(__name__, __file__)
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -115,7 +115,7 @@ def _plain(level: float) -> str:
 
 
 def _scaled(draws: Draws, level: float, source: Mapping[str, np.ndarray]) -> np.ndarray:
-    rows = np.flatnonzero((draws.nbeta == level) & draws._role("ladder"))
+    rows = np.flatnonzero((draws.nbeta == level) & draws.role("ladder"))
     if "excess" not in source:
         return np.empty((rows.size, 0))
     with np.errstate(all="ignore"):

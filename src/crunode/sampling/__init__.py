@@ -11,4 +11,4 @@ if TYPE_CHECKING:
     from crunode.sampling.posterior import wbic_nbeta as wbic_nbeta
     from crunode.sampling.replay.capture import Captured as Captured
 else:
-    __getattr__, __dir__, __all__ = exports(__name__, __file__)
+    __getattr__, __dir__, __all__ = exports(__name__)

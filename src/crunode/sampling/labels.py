@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -79,9 +78,7 @@ def choose_labels(landscape: Landscape, asked: str | None = None, *, kernel: Any
     if asked == "given":
         return Labels(landscape, "given", "as asked")
     if asked is None and _are_predictions(landscape):
-        same = copy.copy(landscape)
-        same.noise_free = True
-        return Labels(same, "given", "they are what the model predicts")
+        return Labels(landscape.without_noise(), "given", "they are what the model predicts")
     own = landscape.self_labelled() if landscape.pointwise else None
     if own is None:
         return Labels(landscape, "given", "the loss does not say what the model predicts")

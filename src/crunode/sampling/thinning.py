@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 
 import torch
@@ -52,8 +51,7 @@ def thinned(landscape: Landscape, *, seed: int = 0) -> Landscape | None:
     if rows > data.rows // 2 or rows * landscape.dim > THINNED_WORK:
         return None
     index = torch.randperm(data.rows, generator=generator)[:rows].to(landscape.device)
-    part = copy.copy(landscape)
-    part.data = Examples([data.take(index)], data.findings, copies=data.rows // rows)
+    part = landscape.with_data(Examples([data.take(index)], data.findings, copies=data.rows // rows))
     if bool((_influences(landscape, seed) & ~_influences(part, seed)).any()):
         return None
     return part

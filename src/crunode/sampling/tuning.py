@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields, is_dataclass, replace
@@ -409,9 +408,7 @@ def _subset(land: Landscape, rows: int, seed: int) -> Landscape:
         return land
     generator = torch.Generator().manual_seed(derived_seed(seed, 11))
     index = torch.randperm(land.data.rows, generator=generator)[:rows].to(land.device)
-    other = copy.copy(land)
-    other.data = Examples([land.data.take(index)])
-    return other
+    return land.with_data(Examples([land.data.take(index)]))
 
 
 def _curvature(land: Landscape, seed: int, probes: int = 4) -> tuple[float, float]:

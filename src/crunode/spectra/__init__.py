@@ -32,4 +32,4 @@ if TYPE_CHECKING:
     from crunode.spectra.tails import TailFit as TailFit
     from crunode.spectra.tails import tail_exponent as tail_exponent
 else:
-    __getattr__, __dir__, __all__ = exports(__name__, __file__)
+    __getattr__, __dir__, __all__ = exports(__name__)

@@ -138,7 +138,7 @@ def index_prefactor(ratio: float, model: str = "linear") -> float:
     """
     critical = critical_energy(ratio, model)
     law = hessian_law(critical, ratio, model)
-    w = float(law._turns[0])
+    w = float(law.turns[0])
     # ∂z/∂ε at fixed G = 1/w.
     motion = 2 / w if model == "linear" else 0.5 * ratio * w**3 / (w * w - 0.5 * critical * ratio * ratio) ** 2
     return 2 / (3 * math.pi) * float(law.edge_slopes[0, 0]) * (abs(motion) * critical) ** 1.5

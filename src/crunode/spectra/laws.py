@@ -185,7 +185,7 @@ class Law:
         return self.shift + self.semicircular * z + (rates * jumps / (1 - jumps * z[..., None])).sum(-1)
 
     @cached_property
-    def _turns(self) -> np.ndarray:
+    def turns(self) -> np.ndarray:
         """Where H' = 0 on the real line, ascending: pairs between which the law has its density."""
         at, weight = self._poles
         if len(at) == 0:
@@ -207,7 +207,7 @@ class Law:
 
         Edges are values of H where H' = 0, so that an error of 1e-8 in w is one of 1e-16 in the edge.
         """
-        return self.inverse(self._turns).reshape(-1, 2)
+        return self.inverse(self.turns).reshape(-1, 2)
 
     @cached_property
     def edge_slopes(self) -> np.ndarray:
@@ -221,7 +221,7 @@ class Law:
             array([[1., 1.]])
         """
         at, weight = self._poles
-        turns = self._turns
+        turns = self.turns
         bend = 2 * (weight / (turns[:, None] - at) ** 3).sum(1)
         with np.errstate(divide="ignore"):
             return (np.sqrt(2 / np.abs(bend)) / turns**2).reshape(-1, 2)
@@ -317,14 +317,14 @@ class Law:
         if inside.any():
             found[inside] = -(1 / self._upper_roots(x[inside])).imag / math.pi
         # At the ends the density is 0, or without bound where w = 0 is a root there.
-        ends = self.edges[np.abs(self._turns.reshape(-1, 2)) < 1e-12]
+        ends = self.edges[np.abs(self.turns.reshape(-1, 2)) < 1e-12]
         found[np.isin(x, ends)] = math.inf
         return found
 
     @cached_property
     def masses(self) -> np.ndarray:
         """Mass of each interval of `edges`: Σ r_i over jumps within, in w, and 1 − Σ r_i where 0 is within."""
-        turns = self._turns.reshape(-1, 2)
+        turns = self.turns.reshape(-1, 2)
         jumps, rates = np.array([*self.jumps, 0.0]), np.array([*self.rates, 1 - math.fsum(self.rates)])
         within = (turns[:, :1] < jumps) & (jumps < turns[:, 1:])
         return (within * rates).sum(1)

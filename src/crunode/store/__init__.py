@@ -16,4 +16,4 @@ if TYPE_CHECKING:
     from crunode.store.documents import read_document as read_document
     from crunode.store.documents import write_document as write_document
 else:
-    __getattr__, __dir__, __all__ = exports(__name__, __file__)
+    __getattr__, __dir__, __all__ = exports(__name__)

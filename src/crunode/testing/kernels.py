@@ -79,19 +79,19 @@ def check_kernel(kernel: Any, *, seed: int = 0) -> dict[str, float]:
     return target
 
 
-def _require(holds: bool, message: str) -> None:
+def require(holds: bool, message: str) -> None:
     if not holds:
         raise AssertionError(message)
 
 
 def _check_form(kernel: Any) -> None:
     is_data = dataclasses.is_dataclass(kernel) and not isinstance(kernel, type)
-    _require(is_data and type(kernel).__dataclass_params__.frozen, "expected an instance of a frozen dataclass")
-    _require("step" in {f.name for f in dataclasses.fields(kernel)}, "expected a field `step`")
+    require(is_data and type(kernel).__dataclass_params__.frozen, "expected an instance of a frozen dataclass")
+    require("step" in {f.name for f in dataclasses.fields(kernel)}, "expected a field `step`")
     for method in ("init", "advance"):
-        _require(callable(getattr(kernel, method, None)), f"expected a method `{method}`")
-    _require(isinstance(getattr(kernel, "metropolis", None), bool), "expected `metropolis` as True or False")
-    _require(pickle.loads(pickle.dumps(kernel)) == kernel, "expected equality after a pickle, to reach other processes")
+        require(callable(getattr(kernel, method, None)), f"expected a method `{method}`")
+    require(isinstance(getattr(kernel, "metropolis", None), bool), "expected `metropolis` as True or False")
+    require(pickle.loads(pickle.dumps(kernel)) == kernel, "expected equality after a pickle, to reach other processes")
 
 
 def _fitted(kernel: Any, target: Target, batch: int) -> Any:
@@ -115,23 +115,23 @@ def _check_streams(kernel: Any, seed: int) -> None:
             torch.manual_seed(noise)
             state = torch.get_rng_state()
             draws = sample(at.posterior, _fitted(kernel, target, batch), keep=["positions"], **settings)
-            _require(torch.equal(state, torch.get_rng_state()), "expected the global random state to stay as it was")
+            require(torch.equal(state, torch.get_rng_state()), "expected the global random state to stay as it was")
         return draws.arrays["positions"]
 
     first = run()
     changed = "expected frozen parameters, center and data to stay as they were, got others after sampling"
-    _require(land.fingerprint() == before, changed)
-    _require(repr(kernel) == written, "expected the kernel to stay as it was")
+    require(land.fingerprint() == before, changed)
+    require(repr(kernel) == written, "expected the kernel to stay as it was")
     message = "expected the same draws from the same seed, got others; take randomness from `noise` and `uniform` only"
-    _require(np.array_equal(first, run(noise=1)), message)
+    require(np.array_equal(first, run(noise=1)), message)
     message = "expected other draws from another seed, got the same"
-    _require(not np.isclose(first, run(seed=seed + 1)).all(2).any(), message)
+    require(not np.isclose(first, run(seed=seed + 1)).all(2).any(), message)
     last = run(batch=ROWS)[:, -1]  # on all data, so that only the noise tells chains apart
     alike = [(i, j) for i in range(6) for j in range(i) if np.allclose(last[i], last[j], rtol=1e-6)]
-    _require(not alike, f"expected chains with noise of their own, got the same draws in chains {alike}")
+    require(not alike, f"expected chains with noise of their own, got the same draws in chains {alike}")
     _agree(first[:3], run(chains=3), "expected draws of a chain not to depend on the other chains")
     _agree(first, run(layout="sequential"), "expected the same draws from chains run at once and one by one")
-    _require(land.fingerprint() == before, changed)
+    require(land.fingerprint() == before, changed)
     message = "expected the same draws with the loss times 4 and nbeta over 4; use nbeta through the gradient only"
     _agree(first, run(module_target(4.0)), message)
 
@@ -139,7 +139,7 @@ def _check_streams(kernel: Any, seed: int) -> None:
 def _agree(one: np.ndarray, other: np.ndarray, message: str) -> None:
     scale = float(np.abs(one).max())
     gap = float(np.abs(one - other).max())
-    _require(gap <= 1e-8 * scale, f"{message}, got a difference of {gap:.2g} on draws of size {scale:.2g}")
+    require(gap <= 1e-8 * scale, f"{message}, got a difference of {gap:.2g} on draws of size {scale:.2g}")
 
 
 def _check_target(kernel: Any, target: Target, seed: int) -> dict[str, float]:
@@ -158,7 +158,7 @@ def _check_target(kernel: Any, target: Target, seed: int) -> dict[str, float]:
         layout="batched",
         keep=["positions"],
     )
-    _require(land.fingerprint() == before, "expected frozen parameters to stay as they were, got others")
+    require(land.fingerprint() == before, "expected frozen parameters to stay as they were, got others")
     ratios: dict[str, float] = {}
     for level in range(levels):
         ratios |= _check_level(kernel, target, level, draws)
@@ -171,7 +171,7 @@ def _check_level(kernel: Any, target: Target, level: int, draws: Draws) -> dict[
     where = f"on the {target.name} target at nbeta {nbeta:g}"
     curvature, axes = (t.numpy() for t in torch.linalg.eigh(target.precisions[level]))
     scaled = (arrays["positions"] - target.means[level].numpy()) @ axes * np.sqrt(curvature)
-    _require(bool(np.isfinite(scaled).all()), f"{where}: expected finite draws")
+    require(bool(np.isfinite(scaled).all()), f"{where}: expected finite draws")
     slack = _slack(kernel)
     ratios: dict[str, float] = {}
     for k, h in enumerate(curvature):
@@ -209,4 +209,4 @@ def _slack(kernel: Any) -> float:
 def _near(value: float, exact: float, error: float, slack: float, what: str) -> None:
     allowed = ERRORS * error + slack
     good = math.isfinite(error) and abs(value - exact) <= allowed
-    _require(good, f"{what}: expected {exact:.4g} ± {allowed:.2g}, got {value:.4g} (standard error {error:.2g})")
+    require(good, f"{what}: expected {exact:.4g} ± {allowed:.2g}, got {value:.4g} (standard error {error:.2g})")

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from crunode.core.rng import preserved_rng
 from crunode.errors import InputError
-from crunode.testing.probes import _require, _surroundings
+from crunode.testing.probes import require, surroundings
 
 __all__ = ["check_operator"]
 
@@ -45,17 +45,17 @@ def check_operator(operator: Any, *, seed: int = 0) -> None:
     """
     name = getattr(operator, "name", type(operator).__name__)
     for attribute in ("shape", "dtype", "device"):
-        _require(hasattr(operator, attribute), f"{name}: expected an attribute {attribute}")
+        require(hasattr(operator, attribute), f"{name}: expected an attribute {attribute}")
     land = getattr(operator, "landscape", None)
     landscape_before = None if land is None else land.fingerprint()
     with preserved_rng():
         torch.manual_seed(101)
-        before = _surroundings()
+        before = surroundings()
         _check_products(operator, name, seed)
-        changed = [what for what, value in _surroundings().items() if value != before[what]]
-    _require(not changed, f"{name} changed {', '.join(changed)}")
+        changed = [what for what, value in surroundings().items() if value != before[what]]
+    require(not changed, f"{name} changed {', '.join(changed)}")
     if land is not None:
-        _require(land.fingerprint() == landscape_before, f"{name} changed the landscape")
+        require(land.fingerprint() == landscape_before, f"{name} changed the landscape")
 
 
 def _check_products(operator: Any, name: str, seed: int) -> None:
@@ -70,38 +70,38 @@ def _check_products(operator: Any, name: str, seed: int) -> None:
     vectors = random(columns, _VECTORS)
     kept = vectors.clone()
     images = operator @ vectors
-    _require(torch.equal(vectors, kept), f"{name} changed the vectors it was given")
+    require(torch.equal(vectors, kept), f"{name} changed the vectors it was given")
     size = max(float(images.abs().max()), torch.finfo(operator.dtype).tiny)
 
     def near(one: Tensor, other: Tensor, scale: float = size) -> bool:
         return bool((one - other).abs().max() <= allowed * scale)
 
-    _require(images.shape == (rows, _VECTORS), f"{name}: expected products of shape {(rows, _VECTORS)}")
-    _require(images.dtype == operator.dtype and images.device == vectors.device, f"{name}: products of another kind")
-    _require(not images.requires_grad, f"{name}: expected products without a history")
-    _require(bool(torch.isfinite(images).all()), f"{name}: expected finite products")
-    _require(near(operator @ vectors, images), f"{name}: expected the same products again")
+    require(images.shape == (rows, _VECTORS), f"{name}: expected products of shape {(rows, _VECTORS)}")
+    require(images.dtype == operator.dtype and images.device == vectors.device, f"{name}: products of another kind")
+    require(not images.requires_grad, f"{name}: expected products without a history")
+    require(bool(torch.isfinite(images).all()), f"{name}: expected finite products")
+    require(near(operator @ vectors, images), f"{name}: expected the same products again")
     alone = torch.stack([operator @ v for v in vectors.unbind(1)], 1)
-    _require(near(alone, images), f"{name}: expected the same products for several vectors as for each alone")
+    require(near(alone, images), f"{name}: expected the same products for several vectors as for each alone")
     mixed = operator @ (2 * vectors[:, 0] - 3 * vectors[:, 1])
-    _require(near(mixed, 2 * images[:, 0] - 3 * images[:, 1], 6 * size), f"{name}: expected products that are linear")
+    require(near(mixed, 2 * images[:, 0] - 3 * images[:, 1], 6 * size), f"{name}: expected products that are linear")
     spread = size * columns  # of a sum of as many products
     if getattr(operator, "symmetric", False):
         table = vectors.T @ images
-        _require(rows == columns and near(table, table.T, spread), f"{name}: expected a symmetric operator")
+        require(rows == columns and near(table, table.T, spread), f"{name}: expected a symmetric operator")
         if getattr(operator, "positive", False):
             least = float(torch.diagonal(table).min())
-            _require(least >= -allowed * spread, f"{name}: expected no negative vᵀAv, got {least}")
+            require(least >= -allowed * spread, f"{name}: expected no negative vᵀAv, got {least}")
     elif getattr(operator, "T", None) is not None:
         others = random(rows, _VECTORS)
         back = operator.T @ others
-        _require(back.shape == (columns, _VECTORS), f"{name}: expected a transpose with {columns} rows")
+        require(back.shape == (columns, _VECTORS), f"{name}: expected a transpose with {columns} rows")
         same = near(others.T @ images, back.T @ vectors, size * rows)
-        _require(same, f"{name}: expected a transpose with uᵀ(Av) = (Aᵀu)ᵀv")
+        require(same, f"{name}: expected a transpose with uᵀ(Av) = (Aᵀu)ᵀv")
     if hasattr(operator, "dense") and max(rows, columns) <= _SMALL:
         dense = operator.dense()
-        _require(dense.shape == (rows, columns), f"{name}: expected a dense matrix of shape {(rows, columns)}")
-        _require(near(dense @ vectors, images), f"{name}: expected the dense matrix to agree with the products")
+        require(dense.shape == (rows, columns), f"{name}: expected a dense matrix of shape {(rows, columns)}")
+        require(near(dense @ vectors, images), f"{name}: expected the dense matrix to agree with the products")
     try:
         operator @ random(columns + 1)
     except InputError:

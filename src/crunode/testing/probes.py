@@ -51,17 +51,17 @@ def check_probe(probe: Callable[..., Estimate], landscape: Landscape, *, seed: i
     before = landscape.fingerprint()
     options = {"seed": seed} if _takes_seed(probe) else {}
     first, second = (_called(probe, landscape, options, state, name) for state in (101, 202))
-    _require(landscape.fingerprint() == before, f"{name} changed the center, the frozen weights or the data")
+    require(landscape.fingerprint() == before, f"{name} changed the center, the frozen weights or the data")
     for which in ("value", "se", "systematic"):
         number = getattr(first, which)
-        _require(math.isfinite(number), f"{name}: expected a finite {which}, got {number}")
-    _require(min(first.se, first.systematic) >= 0, f"{name}: expected errors from 0 up, got {first.se}")
-    _require(bool(first.name), f"{name}: expected an estimate with a name")
+        require(math.isfinite(number), f"{name}: expected a finite {which}, got {number}")
+    require(min(first.se, first.systematic) >= 0, f"{name}: expected errors from 0 up, got {first.se}")
+    require(bool(first.name), f"{name}: expected an estimate with a name")
     text = dumps(first.to_dict())
     again = dumps(Estimate.from_dict(loads(text)).to_dict())
-    _require(again == text, f"{name}: expected an estimate that survives to_dict, JSON and from_dict")
+    require(again == text, f"{name}: expected an estimate that survives to_dict, JSON and from_dict")
     message = f"{name}: expected the same value from the same seed, got {first.value!r} and {second.value!r}"
-    _require(first.value == second.value, message)
+    require(first.value == second.value, message)
     return first
 
 
@@ -71,15 +71,15 @@ def _called(probe: Callable[..., Any], land: Landscape, options: dict[str, Any],
         torch.manual_seed(noise)
         np.random.seed(noise)  # noqa: NPY002
         random.seed(noise)
-        before = _surroundings()
+        before = surroundings()
         estimate = probe(land, **options)
-        changed = [what for what, value in _surroundings().items() if value != before[what]]
-    _require(not changed, f"{name} changed {', '.join(changed)}")
-    _require(isinstance(estimate, Estimate), f"{name}: expected an Estimate, got {type(estimate).__name__}")
+        changed = [what for what, value in surroundings().items() if value != before[what]]
+    require(not changed, f"{name} changed {', '.join(changed)}")
+    require(isinstance(estimate, Estimate), f"{name}: expected an Estimate, got {type(estimate).__name__}")
     return estimate
 
 
-def _surroundings() -> dict[str, Any]:
+def surroundings() -> dict[str, Any]:
     return {
         "the random state of torch": torch.get_rng_state().tolist(),
         "the random state of numpy": str(np.random.get_state(legacy=False)),  # noqa: NPY002
@@ -97,6 +97,6 @@ def _takes_seed(probe: Callable[..., Any]) -> bool:
         return False
 
 
-def _require(holds: bool, message: str) -> None:
+def require(holds: bool, message: str) -> None:
     if not holds:
         raise AssertionError(message)

@@ -42,8 +42,8 @@ def check_recipe(recipe: Any, *, seed: int = 0, seconds: float = 30.0) -> Any:
         >>> check_recipe(recipe("murfet2020-volume")).ok
         True
     """
-    _require(bool(recipe.name and recipe.title and recipe.paper), "expected a name, a title and a paper")
-    _require("toy" in recipe.sizes, f"expected a toy size, got {recipe.sizes}")
+    require(bool(recipe.name and recipe.title and recipe.paper), "expected a name, a title and a paper")
+    require("toy" in recipe.sizes, f"expected a toy size, got {recipe.sizes}")
     for size in recipe.sizes:
         _check_cells(recipe, size, seed)
     _check_pickle(recipe.compute)
@@ -53,17 +53,17 @@ def check_recipe(recipe: Any, *, seed: int = 0, seconds: float = 30.0) -> Any:
         run = recipe.run("toy", seed, store=folder)
         took = time.perf_counter() - start
         failed = [f"{r.cell.name}: {r.error}" for r in run.results if r.error is not None]
-        _require(not failed, f"expected all cells to be computed, got {'; '.join(failed)}")
-        _require(took <= seconds, f"expected toy size within {seconds:g} s, took {took:.1f} s")
+        require(not failed, f"expected all cells to be computed, got {'; '.join(failed)}")
+        require(took <= seconds, f"expected toy size within {seconds:g} s, took {took:.1f} s")
         _check_rows(run)
         before = _files(Path(folder))
         again = recipe.run("toy", seed, store=folder)
-        _require(_files(Path(folder)) == before, "expected a second call to compute nothing, but cells were written")
-        _require(again.rows == run.rows, "expected the same table from the stored cells")
+        require(_files(Path(folder)) == before, "expected a second call to compute nothing, but cells were written")
+        require(again.rows == run.rows, "expected the same table from the stored cells")
         _stir(202)
         first = min(run.results, key=lambda result: result.seconds)
         anew = loads(dumps(recipe.compute(first.cell)))
-        _require(_near(anew, first.value), f"cell {first.cell.name}: expected the same result from the same seed")
+        require(_near(anew, first.value), f"cell {first.cell.name}: expected the same result from the same seed")
     return run
 
 
@@ -77,25 +77,25 @@ def _check_pickle(function: Any) -> None:
 def _check_cells(recipe: Any, size: str, seed: int) -> None:
     cells, again, other = (list(recipe.cells(size, s)) for s in (seed, seed, seed + 1))
     names = [cell.name for cell in cells]
-    _require(bool(cells) and len(set(names)) == len(names), f"{size}: expected cells with different names, got {names}")
-    _require(cells == again, f"{size}: expected the same cells from the same seed")
-    _require(cells != other, f"{size}: expected the settings of cells to tell their seed")
+    require(bool(cells) and len(set(names)) == len(names), f"{size}: expected cells with different names, got {names}")
+    require(cells == again, f"{size}: expected the same cells from the same seed")
+    require(cells != other, f"{size}: expected the settings of cells to tell their seed")
     for cell in cells:
         settings = plain(cell.settings, cell.name)
-        _require(loads(dumps(settings)) == settings, f"{cell.name}: expected settings that survive JSON")
-        _require(pickle.loads(pickle.dumps(cell)) == cell, f"{cell.name}: expected a cell that can be pickled")
+        require(loads(dumps(settings)) == settings, f"{cell.name}: expected settings that survive JSON")
+        require(pickle.loads(pickle.dumps(cell)) == cell, f"{cell.name}: expected a cell that can be pickled")
 
 
 def _check_rows(run: Any) -> None:
-    _require(bool(run.rows), "expected rows, got none")
+    require(bool(run.rows), "expected rows, got none")
     names = [row.name for row in run.rows]
-    _require(len(set(names)) == len(names), f"expected rows with different names, got {names}")
+    require(len(set(names)) == len(names), f"expected rows with different names, got {names}")
     for row in run.rows:
-        _require(bool(row.name), "expected each row to have a name")
+        require(bool(row.name), "expected each row to have a name")
         if row.verdict in ("agrees", "differs", "explained"):
             complete = None not in (row.paper, row.ours, row.tolerance) and bool(row.source)
-            _require(complete, f"row {row.name}: expected both values, a tolerance and a source")
-    _require(loads(dumps(run.to_dict())) is not None and bool(run.compare()), "expected a table and a JSON form")
+            require(complete, f"row {row.name}: expected both values, a tolerance and a source")
+    require(loads(dumps(run.to_dict())) is not None and bool(run.compare()), "expected a table and a JSON form")
 
 
 def _near(one: Any, other: Any) -> bool:
@@ -119,6 +119,6 @@ def _stir(noise: int) -> None:
     random.seed(noise)
 
 
-def _require(holds: bool, message: str) -> None:
+def require(holds: bool, message: str) -> None:
     if not holds:
         raise AssertionError(message)

@@ -38,4 +38,4 @@ if TYPE_CHECKING:
     from crunode.topology.surfaces import profile as profile
     from crunode.topology.surfaces import surface as surface
 else:
-    __getattr__, __dir__, __all__ = exports(__name__, __file__)
+    __getattr__, __dir__, __all__ = exports(__name__)

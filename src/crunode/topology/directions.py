@@ -332,11 +332,9 @@ def _flat(land: Landscape, weights: Any) -> Tensor:
 
 
 def _norm_layers(land: Landscape) -> tuple[Finding, ...]:
-    kinds = {type(m).__name__ for m in land._module.model.modules() if isinstance(m, _NORMS)}
+    kinds = {type(m).__name__ for m in land.network.modules() if isinstance(m, _NORMS)}
     stored = {
-        type(m).__name__
-        for m in land._module.model.modules()
-        if isinstance(m, _STATISTICS) and m.running_mean is not None
+        type(m).__name__ for m in land.network.modules() if isinstance(m, _STATISTICS) and m.running_mean is not None
     }
     if stored:
         raise InputError(
@@ -352,7 +350,7 @@ def _filter_axes(land: Landscape) -> dict[str, int | None]:
     """For each free parameter the axis that counts its filters; None where it has no filters."""
     turned = {
         f"{name}.weight" if name else "weight"
-        for name, module in land._module.model.named_modules()
+        for name, module in land.network.named_modules()
         if isinstance(module, _TRANSPOSED)
     }
     return {

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
 
-from crunode.core.data import leaves, map_tree
+from crunode.core.data import leaves
 from crunode.core.landscape import Landscape
 from crunode.core.progress import Progress
 from crunode.core.rng import preserved_rng
@@ -28,7 +28,6 @@ from crunode.sampling.layout import memory_class, why_apart
 
 __all__ = ["Layout", "first_layer", "plane_losses"]
 
-_PREFIX = "model."
 # Numbers worked on at a time: on a processor what its second-level cache holds, for one point and for several together;
 # on a GPU enough to keep it busy.
 _ONE, _SEVERAL, _GPU = 1 << 18, 1 << 20, 1 << 28
@@ -150,7 +149,7 @@ class _Affine(_Whole):
     def __init__(self, land: Landscape, chain: _Chain, origin: Tensor, directions: Tensor) -> None:
         super().__init__(land, origin, directions)
         self.chain, self.per_example = chain, chain.width
-        fixed = {name.removeprefix(_PREFIX): value for name, value in land._fixed.items()}
+        fixed = land.fixed
         free = [land.packing.unravel(vector) for vector in (origin, *directions)]
         self._named = [fixed | free[0], *({k: torch.zeros_like(v) for k, v in fixed.items()} | f for f in free[1:])]
         # Weights of the rest as one vector, so that those of a point are one sum.
@@ -182,7 +181,7 @@ class _Affine(_Whole):
 
     def _forms(self, batch: Any) -> Tensor:
         """First-layer values at the origin and their slopes along the directions, shape (1 + k, examples, width)."""
-        x = self.chain.before(map_tree(torch.clone, batch[0]) if self.land._in_place else batch[0])
+        x = self.chain.before(self.land.spared(batch[0]))
         return torch.stack([self._linear(part, x) for part in self._named])
 
     def _linear(self, part: dict[str, Tensor], x: Tensor) -> Tensor:
@@ -205,7 +204,7 @@ class _Affine(_Whole):
                 z = z.relu_()
             else:
                 z = functional_call(layer, own, (z,)) if own else layer(z)
-        losses: Tensor = self.land._module._loss.fn(z, target)
+        losses: Tensor = self.land.loss_form.fn(z, target)
         return losses.mean()
 
 
@@ -250,10 +249,10 @@ class _Block:
 def _chain(land: Landscape) -> _Chain | None:
     """The model as a chain of layers that begins with a linear one, where it is one."""
     template = next(iter(land.data.passes(1)))
-    plain = land.data.stacked and land.pointwise and not land._module._loss.takes_model
+    plain = land.data.stacked and land.pointwise and not land.loss_form.takes_model
     if not plain or not isinstance(template, tuple) or len(template) != 2:
         return None
-    model = land._module.model
+    model = land.network
     shared = len(list(model.parameters())) != len(list(model.named_parameters(remove_duplicate=False)))
     parts = list(_leaves_in_order("", model))
     if shared or any(part is None for _, part in parts) or any(dtype != land.center.dtype for dtype in _dtypes(land)):
@@ -292,7 +291,7 @@ def _leaves_in_order(name: str, module: nn.Module) -> Iterator[tuple[str, nn.Mod
 
 def _dtypes(land: Landscape) -> Iterator[torch.dtype]:
     yield from land.packing.dtypes
-    yield from (value.dtype for value in land._fixed.values())
+    yield from (value.dtype for value in land.fixed.values())
 
 
 def _chosen(land: Landscape, ways: dict[str, _Whole], at: Tensor) -> tuple[Layout, str]:

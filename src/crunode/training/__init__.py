@@ -12,4 +12,4 @@ if TYPE_CHECKING:
     from crunode.training.checkpoints import weights_digest as weights_digest
     from crunode.training.transitions import find_transitions as find_transitions
 else:
-    __getattr__, __dir__, __all__ = exports(__name__, __file__)
+    __getattr__, __dir__, __all__ = exports(__name__)

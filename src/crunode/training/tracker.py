@@ -322,7 +322,7 @@ def _landscape_spec(land: Landscape) -> dict[str, Any]:
     """What makes two landscapes the same but for their weights."""
     shapes = dict(zip(land.packing.names, map(list, land.packing.shapes), strict=True))
     return {
-        "model": land._identity,
+        "model": land.identity,
         "loss": land.loss_name,
         "parameters": shapes,
         "n": land.n,

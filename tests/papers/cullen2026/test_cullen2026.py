@@ -59,7 +59,7 @@ def test_constructed_networks_have_the_corrected_coefficient(case, p, k, options
 def test_the_rank_is_that_of_autograd(case, p, k, options, exact, paper):
     land = made(case, p, k, tuple(options.items())).landscape
     (batch,) = land.passes()
-    model = copy.deepcopy(land._module.model).double()
+    model = copy.deepcopy(land.network).double()
     free = {name: t.double() for name, t in land.packing.unravel(land.center).items()}
     model.load_state_dict({**model.state_dict(), **free})
     parts = torch.func.jacrev(lambda named: torch.func.functional_call(model, named, (batch[0].double(),)))(free)

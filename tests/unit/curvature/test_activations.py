@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 import crunode as cr
-from crunode.curvature.activations import free_tensors, outputs_at, recorded
+from crunode.curvature.activations import free_tensors, recorded
 from crunode.curvature.coverage import coverage
 from crunode.curvature.loss_factors import loss_factors, softmax_factors
 from crunode.curvature.piecewise import operations
@@ -184,7 +184,7 @@ def test_a_root_times_weights_is_what_the_layer_gives(layer):
 
     land = cr.Landscape(nn.Sequential(layer), x, score)
     (captured,) = coverage(land).layers
-    z, (record,) = recorded([captured], lambda: outputs_at(land, free_tensors(land), (x, None)))
+    z, (record,) = recorded([captured], lambda: land.functional_outputs(free_tensors(land), (x, None)))
     groups = record.root.shape[1]
     weight = layer.weight.reshape(groups, -1, record.root.shape[3] - captured.bias)
     if captured.bias:
@@ -233,7 +233,7 @@ def test_loss_factors_square_to_the_second_derivative_by_autograd(loss):
     rows = rows * torch.eye(3).expand(4, 3, 3) if rows.ndim == 0 else rows
 
     def total(values):
-        return land._module._loss.fn(values, batch[-1]).sum()
+        return land.loss_form.fn(values, batch[-1]).sum()
 
     dense = torch.autograd.functional.hessian(total, outputs)
     for i in range(4):

@@ -179,7 +179,7 @@ def maps(rows, examples=20, inputs=4, width=3):
 
 
 def jacobian(dense, w):
-    return torch.func.jacrev(lambda v: torch.cat([dense.part(k, v) for k in range(len(dense._batches))]))(w)
+    return torch.func.jacrev(lambda v: torch.cat([dense.part(k, v) for k in range(len(dense.batches))]))(w)
 
 
 @pytest.mark.parametrize("count", [4, 20])
@@ -214,7 +214,7 @@ def test_products_held_at_a_point_do_not_ask_the_model_again():
     seen, _, free = maps(torch.arange(6))
     calls = []
     seen.landscape._module.register_forward_hook(lambda *_: calls.append(1))
-    seen.landscape._module.model.register_forward_hook(lambda *_: calls.append(1))
+    seen.landscape.network.register_forward_hook(lambda *_: calls.append(1))
     products = free.at(seen.center)
     held = len(calls)
     products.push(torch.ones(43, dtype=torch.float64))

@@ -32,7 +32,7 @@ def _at(land: Landscape) -> tuple[Krylov, Tensor, Tensor]:
     w = seen.center + 0.05 * step
     outputs = KrylovMap(seen, rows)
     matrices = DenseMap(seen, rows)
-    jacobian = torch.cat([matrices.jacobian(k, w) for k in range(len(matrices._batches))])
+    jacobian = torch.cat([matrices.jacobian(k, w) for k in range(len(matrices.batches))])
     return outputs.at(w), jacobian, outputs.residual(w)
 
 
@@ -63,7 +63,7 @@ def test_the_parts_of_linear_layers_give_the_whole_of_the_gram_matrix() -> None:
     land = _land(nn.Identity())
     linear, jacobian, _ = _at(land)
     outputs = linear._map
-    pairs = captured(outputs.seen, linear._w, outputs._batches, outputs._roots)
+    pairs = captured(outputs.seen, linear._w, outputs.batches, outputs.roots)
     assert pairs is not None
     whole = sum(torch.kron(a @ a.T, d @ d.T) for a, d in pairs)
     torch.testing.assert_close(whole, jacobian @ jacobian.T)
@@ -82,14 +82,14 @@ def test_parts_are_not_taken_where_a_layer_is_used_twice_or_there_is_none() -> N
     x = torch.randn(8, 4, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     land = Landscape(Twice(), (x, x), "gaussian")
     outputs = KrylovMap(Evaluation(land), torch.arange(8))
-    assert captured(outputs.seen, land.center.double(), outputs._batches, outputs._roots) is None
+    assert captured(outputs.seen, land.center.double(), outputs.batches, outputs.roots) is None
     assert not outputs.at(land.center.double())._product_basis().known
 
 
 def test_parts_that_are_wrong_are_found_out() -> None:
     linear, _, _ = _at(_land(nn.Identity()))
     outputs = linear._map
-    pairs = captured(outputs.seen, linear._w, outputs._batches, outputs._roots)
+    pairs = captured(outputs.seen, linear._w, outputs.batches, outputs.roots)
     assert pairs is not None
 
     def push() -> Tensor:

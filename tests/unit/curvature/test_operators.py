@@ -93,10 +93,10 @@ def dense(make, loss):
             return land.batch_outputs(w, batch)
 
     def losses(w):
-        return land._module._loss.fn(outputs(w), batch[-1])
+        return land.loss_form.fn(outputs(w), batch[-1])
 
     def of_outputs(f):
-        return land._module._loss.fn(f.reshape(ROWS, 3), batch[-1]).sum()
+        return land.loss_form.fn(f.reshape(ROWS, 3), batch[-1]).sum()
 
     flat = outputs(land.center).reshape(-1)
     first = torch.func.jacrev(outputs)(land.center).reshape(-1, land.dim)

@@ -51,7 +51,7 @@ def test_dense_solves_are_those_of_the_definition(examples, loss):
     land, seen, dense, _ = pair(loss, examples)
     w = seen.center + 0.1 * random()(land.dim)
     linear = dense.at(w)
-    full = torch.func.jacrev(lambda v: torch.cat([dense.part(k, v) for k in range(len(dense._batches))]))(w)
+    full = torch.func.jacrev(lambda v: torch.cat([dense.part(k, v) for k in range(len(dense.batches))]))(w)
     residual = dense.residual(w)
     top = float(torch.linalg.matrix_norm(full, 2)) ** 2
     assert linear.top == pytest.approx(top, rel=0.02)

@@ -31,7 +31,7 @@ def dense_ggn(land):
     whole, w = next(land.passes(10**9)), land.center
     rows = torch.autograd.functional.jacobian(lambda w: land.batch_outputs(w, whole), w)
     outputs = land.batch_outputs(w, whole).detach()
-    second = torch.autograd.functional.hessian(lambda f: land._module._loss.fn(f, whole[-1]).sum(), outputs)
+    second = torch.autograd.functional.hessian(lambda f: land.loss_form.fn(f, whole[-1]).sum(), outputs)
     count = len(outputs)
     return float(sum((second[i, :, i] @ rows[i] * rows[i]).sum() for i in range(count))) / count
 

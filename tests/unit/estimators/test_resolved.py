@@ -51,7 +51,7 @@ def dense_values(land: Landscape, index: torch.Tensor, share: float) -> torch.Te
 
     def outputs(z: torch.Tensor) -> torch.Tensor:
         parts = land.packing.unravel(land.center + scale(z))
-        return torch.func.functional_call(land._module.model, parts, (batch[0],))
+        return torch.func.functional_call(land.network, parts, (batch[0],))
 
     rows = torch.func.jacrev(outputs)(torch.zeros_like(land.center)).reshape(-1, land.dim)
     return torch.linalg.svdvals(rows).square() / len(index)

@@ -160,7 +160,7 @@ def jacobian_of_idle(x):
 def test_changes_are_relative_to_random_moves_of_the_same_length():
     seen = seen_of(network(nn.Linear(3, 4), TANH, nn.Linear(4, 2)), 3)
     moves = _Moves(seen, 3)
-    name, value = "2.bias", seen._packing.unravel(seen.center)["2.bias"].double()
+    name, value = "2.bias", seen.packing.unravel(seen.center)["2.bias"].double()
     assert name in moves.weights
     # A bias of the last layer moves all outputs by as much, whatever its direction.
     tiny, large = (moves.change({name: value + size * torch.tensor([3.0, 4.0]).double()}) for size in (1e-6, 1e4))
