@@ -36,7 +36,6 @@ from crunode.sampling.metropolis import HMC
 from crunode.store.atomic import digest
 from crunode.store.calls import write_call
 from crunode.store.catalog import Catalog
-from crunode.store.catalog_export import csv_text
 from crunode.store.run_record import HEADERS
 from crunode.store.run_store import RunStore, load_estimate
 from crunode.training.tracker import Tracker
@@ -185,7 +184,6 @@ def calls(root: Path, home: Path, name: str):
     yield "record", lambda: catalog.record(name)
     yield "compare", lambda: catalog.compare([name, "good"]).table()
     yield "diff", lambda: catalog.diff("good", name)
-    yield "csv", lambda: csv_text(catalog, [run.name for run in catalog.list()])
     yield "draws", lambda: catalog.draws(name)
     yield "store", lambda: RunStore.open(home).draws()
     yield "resume", lambda: RunStore(home).resume(0)

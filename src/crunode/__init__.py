@@ -34,7 +34,6 @@ if TYPE_CHECKING:
     from crunode.estimators.bounds import bounds as bounds
     from crunode.estimators.classical import aic as aic
     from crunode.estimators.classical import bic as bic
-    from crunode.estimators.classical import dic as dic
     from crunode.estimators.coefficient import llc as llc
     from crunode.estimators.comparison import Comparison as Comparison
     from crunode.estimators.comparison import compare as compare

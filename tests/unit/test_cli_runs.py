@@ -63,8 +63,6 @@ def test_list_json(run, root):
         ["compare", "a"],
         ["delete", "a"],
         ["delete", "none", "--yes"],
-        ["export", "-o", "out.xls"],
-        ["export", "-o", "out.nc"],
     ],
 )
 def test_wrong_input_exits_2_and_says_why(run, root, words):
@@ -125,9 +123,7 @@ def test_delete_asks(run, root, monkeypatch):
     assert (root / "a").exists()
 
 
-def test_export_and_rebuild(run, root):
-    assert run("runs", "export", "a", "b", "-o", "out.csv")[0] == 0
-    assert (root.parent / "out.csv").read_text().count("\n") == 3
+def test_rebuild(run, root):
     assert run("runs", "rebuild")[:2] == (0, "3 runs, 3 read, 0 gone\n")
     (root / "app").mkdir()
     (root / "app" / "manifest.json").write_text("{}")
@@ -167,7 +163,7 @@ def test_rerun_says_what_is_missing(run, root):
 
 def test_the_catalogue_needs_no_torch():
     assert importlib.util.find_spec("torch")
-    code = "import sys, crunode.cli.runs_command, crunode.store.catalog_export; sys.exit('torch' in sys.modules)"
+    code = "import sys, crunode.cli.runs_command, crunode.store.catalog; sys.exit('torch' in sys.modules)"
     import subprocess
 
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -188,52 +188,6 @@ def delete(
 
 
 @runs.command()
-def export(
-    output: Annotated[
-        Path, typer.Option("--output", "-o", help="File to write: .csv; .nc or .zarr for one run's draws.")
-    ],
-    names: Annotated[list[str] | None, typer.Argument(metavar="NAME...", help="Runs; all when left out.")] = None,
-    root: Root = _RUNS,
-    as_json: Json = False,
-) -> None:
-    """Results and settings as CSV; the draws of one run as netCDF or zarr, which ArviZ reads."""
-    from crunode.store.catalog_export import export_csv, export_draws
-
-    catalog = _opened(root)
-    if output.suffix == ".csv":
-        wanted = names or [run.name for run in catalog.list()]
-        path = export_csv(catalog, wanted, output)
-    elif output.suffix in (".nc", ".zarr"):
-        if not names or len(names) != 1:
-            raise InputError(f"expected one run to write its draws to {output.name}, got {len(names or ())}")
-        wanted = names
-        path = export_draws(catalog, names[0], output)
-    else:
-        raise InputError(f"expected an output ending in .csv, .nc or .zarr, got {output.name}")
-    if as_json:
-        print_json({"output": path, "runs": wanted})
-    else:
-        print(printable(f"{path}: {len(wanted)} runs"))
-
-
-@runs.command()
-def mend(name: Name, root: Root = _RUNS, as_json: Json = False) -> None:
-    """Drop chains whose files are lost or changed, so that the same call computes them again; 1 if there were any."""
-    from crunode.store.mending import mend as mend_folder
-
-    found = mend_folder(_opened(root).path(name))
-    if as_json:
-        print_json({"name": name, "damaged": found.damaged, "groups": found.groups, "kept": found.kept})
-    elif not found.damaged:
-        print(printable(f"{name}: all files are whole"))
-    else:
-        lines = [f"{file}: {reason}" for file, reason in found.damaged.items()]
-        whole = f"{len(found.groups)} of {len(found.groups) + len(found.kept)} groups of chains were dropped"
-        print(printable("\n".join([*lines, f"{whole}: the call that made {name} computes them again"])))
-    raise typer.Exit(1 if found.damaged else 0)
-
-
-@runs.command()
 def rebuild(root: Root = _RUNS, as_json: Json = False) -> None:
     """Read all run folders anew; exit code 1 when some could not be looked at."""
     found = _opened(root).rebuild()

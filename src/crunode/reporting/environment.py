@@ -13,7 +13,7 @@ __all__ = ["EXTRAS", "environment"]
 
 EXTRAS: dict[str, tuple[tuple[str, ...], str]] = {
     "plot": (("matplotlib",), "pictures of estimates (est.plot())"),
-    "report": (("jinja2", "plotly"), "reports as one HTML file"),
+    "report": (("jinja2",), "reports as one HTML file"),
     "app": (("fastapi", "jinja2", "uvicorn"), "the dashboard (crunode serve)"),
     "arviz": (("xarray", "arviz"), "draws in the ArviZ schema (draws.to_datatree())"),
     "zarr": (("zarr",), "draws as zarr archives"),

@@ -10,7 +10,7 @@ from crunode._extras import need
 from crunode.errors import InputError
 from crunode.reporting.plots import STYLE, new_figure, plain_axes
 
-__all__ = ["interactive_surface", "plot_profile", "plot_surface"]
+__all__ = ["plot_profile", "plot_surface"]
 
 KINDS = ("filled", "contour", "3d")
 _LEVELS = 24
@@ -95,44 +95,6 @@ def plot_profile(surface: Any, *, color: str | None = None, log: bool = False) -
         panels[1].errorbar(x, surface.values[color], errors, fmt="o-", markersize=3, capsize=2, color=STYLE["answer"])
         plain_axes(panels[1], "", surface.labels[0], color)
     return figure
-
-
-def interactive_surface(surface: Any, *, color: str | None = None) -> Any:
-    """A surface in three dimensions, or a profile, that can be turned and read off.
-
-    Args:
-        surface: What `crunode.topology.surface` or `profile` gives.
-        color: Name of a probe whose values color it; None takes the loss.
-
-    Returns:
-        A `plotly.graph_objects.Figure`; `figure.write_html("surface.html")` makes a page of it.
-
-    Raises:
-        InputError: There is no such probe.
-        MissingExtra: plotly is not installed.
-    """
-    _named(surface, color)
-    plotly = need("plotly.graph_objects", extra="report")
-    name = color or "loss"
-    values = surface.losses if color is None else surface.values[color]
-    x = surface.coordinates[0]
-    if len(surface.coordinates) == 1:
-        marker = {"color": values, "colorscale": "Viridis", "showscale": color is not None}
-        line = plotly.Scatter(x=x, y=surface.losses, mode="lines+markers", marker=marker)
-        figure = plotly.Figure(line)
-        return figure.update_layout(xaxis_title=surface.labels[0], yaxis_title="loss", template="plotly_white")
-    # plotly has rows along y.
-    solid = plotly.Surface(
-        x=x,
-        y=surface.coordinates[1],
-        z=surface.losses.T,
-        surfacecolor=values.T,
-        colorscale="Viridis",
-        colorbar={"title": name},
-    )
-    figure = plotly.Figure(solid)
-    titles = {"xaxis_title": surface.labels[0], "yaxis_title": surface.labels[1], "zaxis_title": "loss"}
-    return figure.update_layout(scene=titles, template="plotly_white")
 
 
 def _heights(losses: np.ndarray, log: bool) -> np.ndarray:

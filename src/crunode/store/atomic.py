@@ -23,10 +23,7 @@ else:
 __all__ = ["PATIENCE", "acquire", "digest", "locked", "make_folder", "read_bytes", "write_bytes"]
 
 _LARGEST = 2**30  # bytes of a file that states no size of its own
-_DAMAGED = (
-    "Restore it from a copy, or run again in a new folder; of a run of chains, `crunode runs mend` drops those with "
-    "damaged files, and the same call computes them again."
-)
+_DAMAGED = "Restore it from a copy, or run again in a new folder; `crunode rerun` does so with the stored settings."
 _AGAIN = "Free space or choose a folder that can be written, then run again: it continues from what is stored."
 
 

@@ -321,7 +321,7 @@ class RunStore(RunFolder):
             raise StoreError(
                 f"{path} is {'missing' if found is None else 'truncated or overwritten'}: "
                 f"expected {entry['bytes']} bytes, got {found or 'none'}. "
-                "Restore it from a copy; or drop its chains by `crunode runs mend`, then run again."
+                "Restore it from a copy, or run again in a new folder."
             )
 
     def _gather(self, journals: Sequence[Mapping[str, Any]], kind: Kind) -> dict[str, np.ndarray]:

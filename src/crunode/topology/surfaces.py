@@ -17,7 +17,7 @@ from crunode.core.landscape import Landscape
 from crunode.core.progress import Progress
 from crunode.core.result import Estimate, Finding, provenance
 from crunode.errors import EstimationError, InputError, StoreError
-from crunode.reporting.surface_plots import interactive_surface, plot_profile, plot_surface
+from crunode.reporting.surface_plots import plot_profile, plot_surface
 from crunode.store.atomic import digest, read_bytes, write_bytes
 from crunode.store.chunks import pack, unpack
 from crunode.store.documents import plain, read_document, write_document
@@ -102,10 +102,6 @@ class Surface:
             log: Whether losses are drawn on a logarithmic scale.
         """
         return plot_profile(self, color=color, log=log) if self.axes == 1 else plot_surface(self, kind, color, log)
-
-    def interactive(self, *, color: str | None = None) -> Any:
-        """A plotly figure that can be turned (extra `report`): see `interactive_surface`."""
-        return interactive_surface(self, color=color)
 
     def curvatures(self, stride: int = 1) -> tuple[np.ndarray, np.ndarray]:
         """Smallest and largest eigenvalue of the 2 × 2 Hessian in the coordinates, by central second differences.

@@ -1,15 +1,13 @@
 """Pictures of surfaces are drawn, with holes, marks and colors; bad input is refused."""
 
-import importlib.util
 import io
-import sys
 
 import matplotlib
 import numpy as np
 import pytest
 
-from crunode.errors import InputError, MissingExtra
-from crunode.reporting.surface_plots import interactive_surface, plot_profile, plot_surface
+from crunode.errors import InputError
+from crunode.reporting.surface_plots import plot_profile, plot_surface
 from crunode.topology.surfaces import Surface
 
 
@@ -87,16 +85,3 @@ def test_bad_input():
         plot_surface(Surface((np.arange(2.0),) * 2, -np.ones((2, 2)), labels=("a", "b")), log=True)
     with pytest.raises(InputError, match="finite losses"):
         plot_surface(Surface((np.arange(2.0),) * 2, np.full((2, 2), np.nan), labels=("a", "b")))
-
-
-def test_without_plotly_the_extra_is_named(monkeypatch):
-    monkeypatch.setitem(sys.modules, "plotly.graph_objects", None)
-    with pytest.raises(MissingExtra, match="crunode\\[report\\]"):
-        bowl().interactive()
-
-
-@pytest.mark.skipif(importlib.util.find_spec("plotly") is None, reason="plotly is no part of the development install")
-def test_interactive_with_plotly():
-    figure = interactive_surface(bowl(hole=True), color="λ̂")
-    assert np.asarray(figure.data[0].z).shape == (7, 9)
-    assert interactive_surface(line()).data[0].x.shape == (13,)

@@ -1,6 +1,3 @@
-import csv
-import importlib.util
-import io
 import os
 import sqlite3
 import subprocess
@@ -10,9 +7,8 @@ import numpy as np
 import pytest
 
 from crunode.core.result import Estimate, Finding
-from crunode.errors import InputError, MissingExtra, StoreError
+from crunode.errors import InputError, StoreError
 from crunode.store.catalog import Catalog
-from crunode.store.catalog_export import csv_text, export_csv, export_draws
 from crunode.store.catalog_index import INDEX
 from crunode.store.documents import plain, write_document
 from crunode.store.run_record import KINDS
@@ -284,51 +280,6 @@ def test_a_damaged_index_is_built_anew(tmp_path, damage):
     assert len(catalog.list()) == 30
     assert names(catalog.list(tag="kept")) == ["a07"]
     assert sorted(p.name for p in tmp_path.iterdir()) == ["runs"]
-
-
-def test_csv(root, tmp_path):
-    catalog = Catalog(root)
-    catalog.tag("b", "best")
-    rows = list(csv.DictReader(io.StringIO(csv_text(catalog, names(catalog.list())))))
-    b = next(row for row in rows if row["run"] == "b")
-    assert (b["quantity"], b["value"], b["set.kernel.step"], b["tags"], b["ok"]) == (
-        "llc",
-        "3.0",
-        "0.2",
-        "best",
-        "true",
-    )
-    assert [row["quantity"] for row in rows if row["run"] == "training"] == ["loss", "epoch"]
-    assert export_csv(catalog, ["b"], tmp_path / "out.csv").read_text().count("\n") == 2
-
-
-def test_a_spreadsheet_sees_no_formula(tmp_path):
-    draws_run(tmp_path / "=1+1", None, status="running", note="@SUM(A1)")
-    (row,) = csv.DictReader(io.StringIO(csv_text(Catalog(tmp_path), ["=1+1"])))
-    assert (row["run"], row["set.note"]) == ("'=1+1", "'@SUM(A1)")
-
-
-def test_export_of_draws_says_what_is_wrong(root, tmp_path):
-    catalog = Catalog(root)
-    with pytest.raises(InputError, match=r"\.nc or \.zarr"):
-        export_draws(catalog, "b", tmp_path / "out.h5")
-    (tmp_path / "there.nc").touch()
-    with pytest.raises(InputError, match="new path"):
-        export_draws(catalog, "b", tmp_path / "there.nc")
-
-
-@pytest.mark.parametrize(("end", "engine"), [(".nc", "h5netcdf"), (".zarr", "zarr")])
-def test_draws_go_to_netcdf_and_zarr(root, tmp_path, end, engine):
-    if importlib.util.find_spec(engine) is None:
-        with pytest.raises(MissingExtra, match="pip install"):
-            export_draws(Catalog(root), "b", tmp_path / f"out{end}")
-        return
-    import xarray
-
-    path = export_draws(Catalog(root), "b", tmp_path / f"out{end}")
-    tree = xarray.open_datatree(path, engine=engine)
-    assert np.array_equal(tree["sample_stats"]["excess"].values, np.ones((2, 3)))
-    assert tree["sample_stats"]["nbeta"].values.tolist() == [5.0, 5.0]
 
 
 def test_a_catalogue_needs_a_folder_of_runs(root, tmp_path):

@@ -12,7 +12,6 @@ from crunode.errors import CrunodeError, StoreError
 from crunode.store import catalog_scan, run_record
 from crunode.store.atomic import digest
 from crunode.store.catalog import Catalog
-from crunode.store.catalog_export import csv_text
 from crunode.store.guarded import read_regular, shown
 from crunode.store.run_store import RunStore, load_estimate, save_estimate
 
@@ -56,7 +55,6 @@ def exercise(root):
         lambda: catalog.get("bad"),
         lambda: catalog.compare(["good", "bad"]).table(),
         lambda: catalog.diff("good", "bad"),
-        lambda: csv_text(catalog, ["bad"]),
         lambda: catalog.draws("bad"),
         lambda: RunStore(home).resume(0),
         lambda: str(load_estimate(home)),
