@@ -30,8 +30,8 @@ import torch.nn.functional as F
 import crunode
 from crunode.core.result import provenance
 from crunode.examples import toys
-from crunode.examples.datasets import load_images
 from crunode.examples.demo import train_network
+from crunode_papers.image_data.datasets import load_images
 
 
 def trained() -> crunode.Landscape:

@@ -28,8 +28,8 @@ from torch import Tensor, nn
 
 import crunode
 from crunode.core.result import provenance
-from crunode.examples.datasets import load_images
 from crunode.examples.demo import train_network
+from crunode_papers.image_data.datasets import load_images
 
 
 def rescaled(net: nn.Module, factor: float) -> nn.Module:

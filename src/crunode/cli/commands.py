@@ -207,16 +207,12 @@ def explain(
 
 @app.command()
 def doctor(as_json: Json = False) -> None:
-    """Versions, devices, threads, extras and data sets of this installation."""
+    """Versions, devices, threads, extras and data of this installation."""
+    from crunode.examples.images import PACKAGED
     from crunode.reporting.environment import environment
 
     found: dict[str, Any] = environment()
-    try:
-        from crunode.examples.datasets import data_summary
-    except ImportError as error:
-        found["data"] = {"error": str(error)}
-    else:
-        found["data"] = data_summary()
+    found["data"] = {"fashion-mnist small": str(PACKAGED) if PACKAGED.is_file() else None}
     if as_json:
         print_json(found)
         return

@@ -1,4 +1,4 @@
-"""Toy landscapes, small data sets and the demonstration.
+"""Toy landscapes, a small set of images and the demonstration.
 
 May be imported from outside: what the modules list in `__all__`. A landscape whose answer is known goes into `toys`.
 """
@@ -8,7 +8,9 @@ from typing import TYPE_CHECKING
 from crunode._lazy import exports
 
 if TYPE_CHECKING:
-    from crunode.examples.datasets import load_images as load_images
+    from crunode.examples.images import PACKAGED as PACKAGED
+    from crunode.examples.images import Images as Images
+    from crunode.examples.images import packaged_images as packaged_images
     from crunode.examples.toys import Monomial as Monomial
     from crunode.examples.toys import Quadratic as Quadratic
     from crunode.examples.toys import normal_crossing as normal_crossing

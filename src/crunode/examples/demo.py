@@ -22,7 +22,7 @@ from crunode.core.result import Estimate
 from crunode.core.threads import one_thread
 from crunode.errors import DiagnosticWarning, InputError
 from crunode.estimators.coefficient import llc
-from crunode.examples.datasets import load_images
+from crunode.examples.images import packaged_images
 from crunode.examples.toys import exact_normal_crossing, exact_reduced_rank, normal_crossing, quadratic, reduced_rank
 from crunode.reporting.overview import plot_overview
 
@@ -73,7 +73,7 @@ def run_demo(store: str | os.PathLike[str], executor: Executor | None = None) ->
         home.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise InputError(f"expected a folder that can be made, got {home}: {error.strerror}") from error
-    images = load_images("fashion-mnist")
+    images = packaged_images()
     train, test = images.tensors("train", _POOL), images.tensors("test", _POOL)
     start = time.perf_counter()
     with one_thread():

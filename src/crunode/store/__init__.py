@@ -10,6 +10,8 @@ from crunode._lazy import exports
 
 if TYPE_CHECKING:
     from crunode.store.atomic import acquire as acquire
+    from crunode.store.atomic import digest as digest
+    from crunode.store.atomic import locked as locked
     from crunode.store.atomic import write_bytes as write_bytes
     from crunode.store.documents import diff as diff
     from crunode.store.documents import plain as plain

@@ -16,9 +16,9 @@ from torch.nn import functional
 from crunode import Landscape
 from crunode.core import derived_seed, need, preserved_rng
 from crunode.curvature import hessian, top_eigenvalues
-from crunode.examples import load_images
 from crunode.jobs import Cell, Expected, Recipe, Result, Row, place
 from crunode.topology import Plane, nonconvex_share, profile, random_directions, surface
+from crunode_papers.image_data.datasets import load_images
 from crunode_papers.networks.models import FFNN, build
 
 __all__ = ["RECIPE", "ResidualNet", "cells", "compute", "figures", "rows", "sharpness", "trained"]

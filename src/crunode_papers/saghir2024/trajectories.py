@@ -12,8 +12,8 @@ from torch import Tensor, nn
 from crunode import EstimationError, InputError, Landscape
 from crunode.core import derived_seed
 from crunode.curvature import NaturalGradient
-from crunode.examples import load_images
 from crunode.jobs import place
+from crunode_papers.image_data.datasets import load_images
 from crunode_papers.networks.models import build
 from crunode_papers.saghir2024.measure import measure_point
 from crunode_papers.training.loop import train

@@ -11,9 +11,9 @@ from torch import nn
 
 from crunode.core.rng import derived_seed
 from crunode.errors import EstimationError, InputError, StoreError, StoreMismatch
-from crunode.examples.datasets import load_images
 from crunode.store.atomic import acquire
 from crunode.training.checkpoints import list_checkpoints, load_checkpoint
+from crunode_papers.image_data.datasets import load_images
 from crunode_papers.networks.models import FFNN, LeNet5, build
 from crunode_papers.training.history import History
 from crunode_papers.training.loop import train

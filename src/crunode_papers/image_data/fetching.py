@@ -13,11 +13,11 @@ import zlib
 from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 
-from crunode.core.progress import Progress
-from crunode.errors import InputError
-from crunode.examples.image_files import ARRAYS, idx_name, missing_files
-from crunode.examples.published import PUBLISHED, Published
-from crunode.store.atomic import digest, locked, write_bytes
+from crunode import InputError
+from crunode.core import Progress
+from crunode.store import digest, locked, write_bytes
+from crunode_papers.image_data.image_files import ARRAYS, idx_name, missing_files
+from crunode_papers.image_data.published import PUBLISHED, Published
 
 __all__ = ["fetch_images"]
 

@@ -14,7 +14,7 @@ from pathlib import Path
 
 import numpy as np
 
-from crunode.errors import InputError
+from crunode import InputError
 
 __all__ = ["ARRAYS", "as_idx", "idx_name", "missing_files", "read_idx", "read_image_file"]
 

@@ -16,9 +16,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from crunode.errors import InputError
-from crunode.examples import datasets, published
-from crunode.examples.datasets import Images, find_images, load_images, read_images
-from crunode.examples.image_files import ARRAYS, as_idx, idx_name, read_idx
+from crunode_papers.image_data import datasets, published
+from crunode_papers.image_data.datasets import Images, find_images, load_images, read_images
+from crunode_papers.image_data.image_files import ARRAYS, as_idx, idx_name, read_idx
 
 
 @pytest.fixture

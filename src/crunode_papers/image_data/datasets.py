@@ -5,69 +5,21 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
-from dataclasses import dataclass
-from importlib import resources
 from pathlib import Path
 
 import numpy as np
-import torch
-from torch import Tensor
 
-from crunode.errors import InputError
-from crunode.examples.fetching import fetch_images
-from crunode.examples.image_files import ARRAYS, as_idx, missing_files, read_image_file
-from crunode.examples.published import NAMES, PUBLISHED
-from crunode.store.atomic import digest
+from crunode import InputError
+from crunode.examples import PACKAGED, Images
+from crunode.store import digest
+from crunode_papers.image_data.fetching import fetch_images
+from crunode_papers.image_data.image_files import ARRAYS, as_idx, missing_files, read_image_file
+from crunode_papers.image_data.published import NAMES, PUBLISHED
 
-__all__ = ["NAMES", "Images", "data_summary", "find_images", "load_images", "read_images", "search_folders"]
+__all__ = ["NAMES", "data_summary", "find_images", "load_images", "read_images", "search_folders"]
 
 _SHARED = Path("/usr/share/datasets")
 _SMALL = {"train": 5000, "test": 1000}
-
-
-@dataclass(frozen=True)
-class Images:
-    """Images with labels, as bytes.
-
-    Attributes:
-        x_train: Training images, uint8, shape (examples, height, width) or (examples, 3, height, width).
-        y_train: Their classes, uint8, from 0.
-        x_test: Test images.
-        y_test: Their classes.
-        source: The file or folder they came from.
-    """
-
-    x_train: np.ndarray
-    y_train: np.ndarray
-    x_test: np.ndarray
-    y_test: np.ndarray
-    source: str
-
-    @property
-    def classes(self) -> int:
-        """Number of classes: one more than the largest."""
-        return int(max(self.y_train.max(), self.y_test.max())) + 1
-
-    def tensors(self, split: str = "train", pool: int = 1) -> tuple[Tensor, Tensor]:
-        """Images as rows of numbers from 0 to 1, color by color, and classes, ready for a model.
-
-        Args:
-            split: "train" or "test".
-            pool: Average over squares of this many pixels a side; 2 makes 14 × 14 of 28 × 28.
-
-        Example:
-            >>> x, y = load_images("fashion-mnist").tensors("test", pool=2)
-            >>> tuple(x.shape), x.dtype, y.dtype
-            ((1000, 196), torch.float32, torch.int64)
-        """
-        if split not in ("train", "test"):
-            raise InputError(f"expected split as 'train' or 'test', got {split!r}")
-        x, y = getattr(self, f"x_{split}"), getattr(self, f"y_{split}")
-        if pool < 1 or x.shape[-1] % pool:
-            raise InputError(f"expected pool to divide the {x.shape[-1]} pixels of a side, got {pool}")
-        images = torch.from_numpy(np.ascontiguousarray(x)).float().div_(255)
-        pooled = torch.nn.functional.avg_pool2d(images, pool) if pool > 1 else images
-        return pooled.flatten(1), torch.from_numpy(y.astype(np.int64))
 
 
 def search_folders() -> list[Path]:
@@ -192,10 +144,8 @@ def _candidates(name: str, size: str) -> Iterator[Path]:
     for folder in search_folders():
         yield from (folder / file for file in files if (folder / file).is_file())
         yield from (folder / below for below in PUBLISHED[name].folders if missing_files(folder / below) == [])
-    if size == "small":
-        packaged = Path(str(resources.files("crunode.examples") / "data_files" / f"{stem}_small.npz"))
-        if packaged.is_file():
-            yield packaged
+    if size == "small" and PACKAGED.stem == f"{stem}_small":
+        yield PACKAGED
 
 
 def _absent(name: str, size: str) -> str:
