@@ -7,6 +7,7 @@ from collections.abc import Callable
 import torch
 
 import crunode as cr
+from crunode.estimators.cooling import cooled_estimate
 from golden_calls import call, landscapes, refused
 
 ROUTES: dict[str, tuple[Callable[[], cr.Landscape], dict[str, object]]] = {
@@ -42,6 +43,13 @@ for _route in ROUTES:
     call(f"llc: {_route}")(lambda route=_route: routed(route, "batched"))
 for _route in ("ladder of HMC", "SGHMC"):
     call(f"llc: {_route}, one after the other")(lambda route=_route: routed(route, "sequential"))
+
+
+@call("annealed chain with levels")
+def _() -> object:
+    """Of a size that has time for them: `llc` takes this route for networks that are far larger only."""
+    found = [cooled_estimate(landscapes.products(20, 10, 20, rank=2, n=200), seed=3, budget=4000)]
+    return [*found, cooled_estimate(landscapes.products(12, 5, 12, rank=2, n=30), "basin", seed=4, budget=3000)]
 
 
 @call("llc: wrong input")

@@ -105,6 +105,7 @@ class Landscape:
         self.data: Examples = _placed(as_examples(data, n), self.device)
         self._noticed = (*_mode_findings(model), *self.data.findings)
         self.noise_free = False
+        self._map: Callable[[Tensor], Tensor] | None = None
         self._looked_at()
 
     @classmethod
@@ -156,7 +157,7 @@ class Landscape:
 
     def batch_losses(self, w: Tensor, batch: Any) -> Tensor:
         """Losses at the flat vector `w` on `batch`: one per example, or a scalar mean. Differentiable, batchable."""
-        return self.functional(self.packing.unravel(w), batch)
+        return self._evaluate(w, batch)
 
     def functional(self, weights: Mapping[str, Tensor], batch: Any, *, own: bool = False) -> Tensor:
         """Losses on `batch` at weights by name, as `batch_losses`; with `own`, the mean as the loss itself reduces.
@@ -194,7 +195,7 @@ class Landscape:
         """
         if self.loss_form.takes_model:
             raise InputError(f"expected a loss of (outputs, target), got {self.loss_name}, which takes the whole model")
-        return self.functional_outputs(self.packing.unravel(w), batch)
+        return self.functional_outputs(self.packing.unravel(self._weights(w)), batch)
 
     def predicted_labels(self, batch: Any) -> Tensor | None:
         """What the model predicts at the center for the labels of `batch`; None where the loss does not say."""
@@ -242,6 +243,21 @@ class Landscape:
         """The same landscape, its labels taken for what the model predicts at the center."""
         other = copy.copy(self)
         other.noise_free = True
+        return other
+
+    def in_coordinates(self, weights: Callable[[Tensor], Tensor]) -> Landscape:
+        """The loss as a function of z, L(weights(z)), at z = 0; it is not examined again.
+
+        Args:
+            weights: Gives the flat vector of free parameters for a vector z of the same length, differentiably.
+
+        Example:
+            >>> land = Landscape.of_function(lambda w: w.square().sum(), torch.ones(2))
+            >>> float(land.in_coordinates(lambda z: land.center + 2 * z).loss(torch.tensor([1.0, 0.0])))
+            10.0
+        """
+        other = copy.copy(self)
+        other.center, other._map = torch.zeros_like(self.center), weights
         return other
 
     def losses(self, w: Tensor | None = None) -> Tensor:
@@ -378,7 +394,10 @@ class Landscape:
         return self
 
     def _evaluate(self, w: Tensor, batch: Any, own: bool = False) -> Tensor:
-        return self.functional(self.packing.unravel(w), batch, own=own)
+        return self.functional(self.packing.unravel(self._weights(w)), batch, own=own)
+
+    def _weights(self, w: Tensor) -> Tensor:
+        return w if self._map is None else self._map(w)
 
     def _point(self, w: Tensor | None) -> Tensor:
         if w is None:

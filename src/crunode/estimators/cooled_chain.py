@@ -118,10 +118,10 @@ class CooledChain:
     def _use(self, examples: int) -> None:
         """Take that many examples, and as many others to check by."""
         self.examples = examples
-        self._chart = _Chart(self._land, self.scale, self._order[:examples])
+        self._chart = _chart(self._land, self.scale, self._order[:examples])
         others = self._order[examples : 2 * examples]
         enough = len(others) >= max(examples // 2, 1)
-        self._others = _Chart(self._land, self.scale, others) if enough else None
+        self._others = _chart(self._land, self.scale, others) if enough else None
         self._engine = _engine(self._chart, self._seed, self._halved)
         self._move(torch.zeros_like(self._land.center))
 
@@ -272,7 +272,7 @@ class CooledChain:
         exact = self._excess(self._chart)
         return not abs(float(self._loss) - exact) <= _ROUGH * exact
 
-    def _excess(self, chart: _Chart) -> float:
+    def _excess(self, chart: Landscape) -> float:
         """How far the loss on some examples exceeds that at the center, by products in full precision."""
         return float(chart.loss(self._z) - chart.loss())
 
@@ -285,19 +285,13 @@ def _given(land: Landscape) -> int:
     return min(max(fans, default=1), max(sizes, default=1))
 
 
-class _Chart(Landscape):
-    """The losses of a landscape on some of its examples, in coordinates around its center."""
-
-    def __init__(self, land: Landscape, scale: Scale, index: Tensor) -> None:
-        vars(self).update(vars(land))
-        self.data = Examples([land.data.take(index.sort().values)], land.data.findings)
-        self._origin, self._scale, self.center = land.center, scale, torch.zeros_like(land.center)
-
-    def _evaluate(self, w: Tensor, batch: Any, own: bool = False) -> Tensor:
-        return super()._evaluate(self._origin + self._scale(w), batch, own)
+def _chart(land: Landscape, scale: Scale, index: Tensor) -> Landscape:
+    """The loss of some examples as a function of z, at w* + S z."""
+    some = land.with_data(Examples([land.data.take(index.sort().values)], land.data.findings))
+    return some.in_coordinates(lambda z: land.center + scale(z))
 
 
-def _engine(chart: _Chart, seed: int, halved: bool) -> Engine:
+def _engine(chart: Landscape, seed: int, halved: bool) -> Engine:
     posterior = Posterior(chart, 1.0, Gaussian(1.0))
     one = torch.ones(1)
     return Engine(posterior, [0], one, seed=seed, batch=None, layout="sequential", overwrite=True, halved=halved)

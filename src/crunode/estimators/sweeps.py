@@ -20,7 +20,7 @@ from crunode.core.logs import logging_to
 from crunode.core.origin import merged, provenance
 from crunode.core.progress import Progress
 from crunode.core.result import Estimate
-from crunode.errors import DiagnosticWarning, EstimationError, InputError, StoreError, StoreMismatch
+from crunode.errors import DiagnosticWarning, EstimationError, InputError, StoreError
 from crunode.estimators.coefficient import llc
 from crunode.estimators.sweep_result import Cell, Sweep
 from crunode.sampling.posterior import Gaussian, Posterior
@@ -28,6 +28,7 @@ from crunode.sampling.run import kernel_spec
 from crunode.sampling.stochastic import SGLD
 from crunode.sampling.tuning import Plan, tune
 from crunode.store.atomic import digest, locked
+from crunode.store.belongs import refuse
 from crunode.store.documents import diff, document_bytes, dumps, plain, read_document, write_document
 from crunode.store.guarded import replace_file
 
@@ -228,13 +229,7 @@ def _plan(landscape: Landscape, kernel: Any, counts: Mapping[str, Any], home: Pa
 
 def _stored(path: Path, asked: Mapping[str, Any], kernel: Any) -> Plan:
     content = read_document(path, _FORMAT, _VERSION)
-    lines = diff(content["asked"], asked)
-    if lines:
-        raise StoreMismatch(
-            f"expected {path.parent} to hold this sweep, got another one; settings differ:\n  "
-            + "\n  ".join(lines)
-            + "\nChoose another folder, or repeat the call with the stored settings."
-        )
+    refuse(path.parent, "this sweep", diff(content["asked"], asked))
     return Plan.from_spec(content["plan"], kernel)
 
 

@@ -23,16 +23,17 @@ from crunode.errors import (
     InputError,
     MissingExtra,
     StoreError,
-    StoreMismatch,
 )
 from crunode.jobs.recipe import Cell, Recipe, Result, Row, Run
-from crunode.store.atomic import PATIENCE, acquire
-from crunode.store.documents import diff, document_bytes, dumps, loads, plain, read_document, write_document
+from crunode.store.atomic import PATIENCE
+from crunode.store.belongs import Header
+from crunode.store.documents import document_bytes, dumps, loads, read_document
 from crunode.store.guarded import replace_file
 
 __all__ = ["Job", "run_job", "run_recipe"]
 
-_RUN, _CELL, _FORMAT = "crunode-recipe-store", "crunode-recipe-cell", 1
+_HEADER = Header("recipe", "recipe.json", "crunode-recipe-store", "run")
+_CELL, _FORMAT = "crunode-recipe-cell", 1
 _LOSSES = 3
 
 
@@ -184,45 +185,12 @@ def _drawn(recipe: Recipe, good: Sequence[Result], home: Path | None) -> tuple[t
 @contextlib.contextmanager
 def _opened(home: Path, recipe: Recipe, size: str, seed: int, cells: Sequence[Cell]) -> Iterator[None]:
     """Hold the folder for this process while the block runs, once it is known to be of this very run."""
-    asked = plain(
-        {
-            "recipe": recipe.name,
-            "recipe_version": recipe.version,
-            "size": size,
-            "seed": seed,
-            "cells": {cell.name: cell.settings for cell in cells},
-        }
-    )
-    header = home / "recipe.json"
-    if home.exists() and not home.is_dir():
-        raise StoreError(f"expected a folder to keep the run in, got the file {home}; choose another path")
-    others = home.is_dir() and any(p.name not in ("locks", "recipe.json.tmp") for p in home.iterdir())
-    if others and not header.exists():  # in this order: another process may just have begun
-        raise StoreError(
-            f"expected a new folder or one of a recipe, got {home}, which holds other files; choose another"
-        )
-    handle = acquire(home / "locks" / "run.lock", patience=PATIENCE)
-    if handle is None:
-        raise StoreError(f"another process is running a recipe in {home}; wait for it, or choose another folder")
-    try:
-        if header.exists():
-            stored = read_document(header, _RUN, _FORMAT)["run"]
-            own = {key: value for key, value in asked.items() if key != "cells"}
-            # Where the size or the seed differ all cells do, which would only hide the reason.
-            lines = diff({key: stored.get(key) for key in own}, own) or diff(stored, asked)
-            if lines:
-                shown = "\n  ".join([*lines[:20], *([f"and {len(lines) - 20} more"] if len(lines) > 20 else [])])
-                raise StoreMismatch(
-                    f"{home} holds a run with other settings:\n  {shown}\n"
-                    "Choose another folder, or ask for the stored settings to continue that run."
-                )
-        else:
-            write_document(header, _RUN, _FORMAT, {"run": asked})
+    own = {"recipe": recipe.name, "recipe_version": recipe.version, "size": size, "seed": seed}
+    # Where the size or the seed differ all cells do; the refusal names what is nearest the top.
+    with _HEADER.held(home, {**own, "cells": {cell.name: cell.settings for cell in cells}}, PATIENCE):
         for left in (home / "cells").glob(".*.tmp"):  # of workers that were killed
             left.unlink(missing_ok=True)
         yield
-    finally:
-        os.close(handle)
 
 
 def _read(cell: Cell, file: Path) -> Result:

@@ -14,12 +14,13 @@ import numpy as np
 from crunode.core.execute import Executor, Serial
 from crunode.core.logs import logging_to
 from crunode.core.result import Draws, Finding, provenance
-from crunode.errors import EstimationError, InputError, StoreMismatch
+from crunode.errors import EstimationError, InputError
 from crunode.sampling.exchange import Exchange, exchange_findings
 from crunode.sampling.group import Group, Observable, Outcome, run_group
 from crunode.sampling.layout import check_memory, choose_layout, free_memory, split_chains, step_memory
 from crunode.sampling.posterior import Posterior
 from crunode.sampling.tuning import Plan, kernel_spec, tune
+from crunode.store.belongs import refuse
 from crunode.store.documents import diff
 from crunode.store.run_store import RunStore
 
@@ -209,13 +210,7 @@ def _stored_plan(store: Any, asked: Mapping[str, Any], kernel: Any) -> Plan | No
     if store is None or not (Path(store) / "manifest.json").exists():
         return None
     spec = RunStore.open(store).spec
-    lines = diff(spec.get("asked", {}), asked)
-    if lines:
-        raise StoreMismatch(
-            f"expected {store} to hold this run, got another one; settings differ:\n  "
-            + "\n  ".join(lines)
-            + "\nChoose another folder, or repeat the call with the stored settings."
-        )
+    refuse(store, "this run", diff(spec.get("asked", {}), asked))
     return Plan.from_spec(spec, kernel)
 
 

@@ -9,12 +9,11 @@ from typing import TYPE_CHECKING
 from crunode._lazy import exports
 
 if TYPE_CHECKING:
-    from crunode.store.atomic import acquire as acquire
     from crunode.store.atomic import digest as digest
     from crunode.store.atomic import locked as locked
     from crunode.store.atomic import write_bytes as write_bytes
-    from crunode.store.documents import diff as diff
-    from crunode.store.documents import plain as plain
+    from crunode.store.belongs import Header as Header
+    from crunode.store.belongs import refuse as refuse
     from crunode.store.documents import read_document as read_document
     from crunode.store.documents import write_document as write_document
 else:

@@ -14,8 +14,9 @@ from urllib.parse import quote, unquote
 import numpy as np
 
 from crunode.core.result import Draws, Estimate, Finding
-from crunode.errors import InputError, StoreError, StoreMismatch
+from crunode.errors import InputError, StoreError
 from crunode.store.atomic import digest, locked, read_bytes, write_bytes
+from crunode.store.belongs import refuse
 from crunode.store.chunks import Kind, checked, length, pack, shapes, unpack
 from crunode.store.documents import diff, plain, read_document, write_document
 from crunode.store.folder import VERSION, RunFolder, journal_name, label, well_formed
@@ -302,12 +303,7 @@ class RunStore(RunFolder):
             manifest = self.manifest
             lines = diff(manifest["spec"], asked["spec"])
             lines += diff(*({"seed": each["seed"], "chains": _chains(each)} for each in (manifest, asked)))
-        if lines:
-            shown = "\n  ".join([*lines[:20], *([f"and {len(lines) - 20} more"] if len(lines) > 20 else [])])
-            raise StoreMismatch(
-                f"{self.folder} holds a run with other settings:\n  {shown}\n"
-                "Choose another folder, or ask for the stored settings to continue that run."
-            )
+        refuse(self.folder, "this run", lines)
         return manifest
 
     def _check_size(self, entry: Mapping[str, Any]) -> None:

@@ -12,14 +12,16 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from crunode.errors import StoreError, StoreMismatch
+from crunode.errors import StoreError
 from crunode.store.atomic import locked
-from crunode.store.documents import diff, plain, read_document, write_document
+from crunode.store.belongs import Header
+from crunode.store.documents import read_document, write_document
 from crunode.training.trajectory import Visit
 
 __all__ = ["TrackerStore"]
 
-_HEADER, _VISIT, _VERSION = "crunode-tracker", "crunode-visit", 1
+_HEADER = Header("tracker", "tracker.json", "crunode-tracker", "settings", lock="tracker.lock")
+_VISIT, _VERSION = "crunode-visit", 1
 _NAME = re.compile(r"step-(\d{8,})\.json")
 
 
@@ -37,26 +39,9 @@ class TrackerStore:
 
     def __init__(self, folder: str | os.PathLike[str], asked: Mapping[str, Any]) -> None:
         self.home = Path(folder).absolute()
-        header = self.home / "tracker.json"
-        if self.home.exists() and not self.home.is_dir():
-            raise StoreError(f"expected a folder to keep visits in, got the file {self.home}; choose another path")
-        allowed = {"tracker.lock", "tracker.json.tmp", "visits"}
-        others = self.home.is_dir() and any(p.name not in allowed for p in self.home.iterdir())
-        if others and not header.exists():  # in this order: another process may just have begun
-            raise StoreError(
-                f"expected a new folder or one of a tracker, got {self.home}, which holds other files; choose another"
-            )
-        with locked(self.home / "tracker.lock"):
-            if header.exists():
-                lines = diff(read_document(header, _HEADER, _VERSION)["settings"], plain(asked))
-                if lines:
-                    raise StoreMismatch(
-                        f"{self.home} holds visits of another tracker; settings differ:\n  "
-                        + "\n  ".join(lines[:20])
-                        + "\nChoose another folder, or ask for the stored settings to continue."
-                    )
-            else:
-                write_document(header, _HEADER, _VERSION, {"settings": plain(asked)})
+        _HEADER.check(self.home, "visits")
+        with locked(self.home / _HEADER.lock):
+            _HEADER.settle(self.home, asked)
 
     def read(self) -> list[Visit]:
         """The visits so far, in order.
@@ -85,7 +70,7 @@ class TrackerStore:
             StoreError: Another process has written it, or the disk refused.
         """
         path = self.path(visit.step)
-        with locked(self.home / "tracker.lock"):
+        with locked(self.home / _HEADER.lock):
             if path.exists():
                 raise StoreError(f"{path} was written by another process; let one of them track into this folder")
             write_document(path, _VISIT, _VERSION, {"visit": visit.to_dict()})

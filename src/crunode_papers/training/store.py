@@ -14,14 +14,15 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from crunode import StoreError, StoreMismatch
+from crunode import StoreError
 from crunode.core import identity
-from crunode.store import acquire, diff, plain, read_document, write_document
+from crunode.store import Header, read_document, refuse, write_document
 from crunode.training import list_checkpoints, load_checkpoint, save_checkpoint, stated_digest, weights_digest
 
 __all__ = ["TrainingStore", "model_spec", "optimizer_spec", "scheduler_spec"]
 
-_TRAINING, _HISTORY, _FORMAT = "crunode-training", "crunode-training-history", 1
+_HEADER = Header("training", "training.json", "crunode-training", "settings")
+_HISTORY, _FORMAT = "crunode-training-history", 1
 # Attributes of optimizers and schedulers that change while they run.
 _MOVING = {"last_epoch", "T_cur", "T_i", "best", "num_bad_epochs", "cooldown_counter", "steps"}
 
@@ -52,27 +53,8 @@ class TrainingStore:
             StoreError: It is something else, is corrupt, cannot be written, or another process holds it.
         """
         home = Path(folder).absolute()
-        header = home / "training.json"
-        if home.exists() and not home.is_dir():
-            raise StoreError(f"expected a folder to keep the training in, got the file {home}; choose another path")
-        allowed = {"locks", "training.json.tmp"}
-        if home.is_dir() and not header.exists() and any(p.name not in allowed for p in home.iterdir()):
-            raise StoreError(
-                f"expected a new folder or one of a training, got {home}, which holds other files; choose another"
-            )
-        handle = acquire(home / "locks" / "run.lock")
-        if handle is None:
-            raise StoreError(f"another process is training in {home}; wait for it, or choose another folder")
-        try:
-            if header.exists():
-                lines = diff(read_document(header, _TRAINING, _FORMAT)["settings"], plain(asked))
-                if lines:
-                    _refuse(home, lines)
-            else:
-                write_document(header, _TRAINING, _FORMAT, {"settings": plain(asked)})
+        with _HEADER.held(home, asked):
             yield cls(home, model, optimizer, scheduler)
-        finally:
-            os.close(handle)
 
     def begin(self, epochs: int) -> list[dict[str, Any]]:
         """Put the last checkpoint into model, optimizer and scheduler; the rows of the epochs up to it.
@@ -97,10 +79,14 @@ class TrainingStore:
             return []
         own = weights_digest(self._parts[0])
         if own not in {stated_digest(folder, step) for step in (found.steps[0], found.steps[-1])}:
-            _refuse(self.home, [f"weights at the start: stored {stated_digest(folder, 0)[:12]}…, asked {own[:12]}…"])
+            refuse(
+                self.home,
+                "this training",
+                [f"weights at the start: stored {stated_digest(folder, 0)[:12]}…, asked {own[:12]}…"],
+            )
         rows = self.put_back()
         if len(rows) > epochs:
-            _refuse(self.home, [f"epochs: stored {len(rows)}, asked {epochs}"])
+            refuse(self.home, "this training", [f"epochs: stored {len(rows)}, asked {epochs}"])
         return rows
 
     def keep(self, epoch: int, step: int, rows: Sequence[Mapping[str, Any]]) -> None:
@@ -183,11 +169,3 @@ def _setting(value: Any) -> Any:
     if isinstance(value, tuple | list):
         return [_setting(item) for item in value]
     return identity(value)[:12]
-
-
-def _refuse(home: Path, lines: Sequence[str]) -> None:
-    shown = "\n  ".join([*lines[:20], *([f"and {len(lines) - 20} more"] if len(lines) > 20 else [])])
-    raise StoreMismatch(
-        f"{home} holds a training with other settings:\n  {shown}\n"
-        "Choose another folder, or ask for the stored settings to continue that training."
-    )
