@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import copy
-import fnmatch
 import functools
 import hashlib
-import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -16,9 +14,21 @@ from torch.func import functional_call
 
 from crunode.core.data import Examples, as_examples, leaves, map_tree
 from crunode.core.fingerprints import identity, tensor_bytes
-from crunode.core.losses import LossForm, LossModule
+from crunode.core.losses import LossForm
 from crunode.core.params import Packing
 from crunode.core.probe import examine
+from crunode.core.reading import (
+    Potential,
+    check_finite,
+    device_of,
+    evaluation_copy,
+    free_names,
+    match,
+    mode_findings,
+    named_tensors,
+    placed,
+    potential_loss,
+)
 from crunode.core.result import Finding
 from crunode.core.rng import preserved_rng
 from crunode.errors import InputError
@@ -29,13 +39,6 @@ _PROBE = 32
 # Numbers of activations to evaluate at once: what caches hold, and what keeps a graphics card busy.
 _AT_ONCE = {"cpu": 1 << 22, "cuda": 1 << 27}
 _PREFIX = "model."
-_STOCHASTIC = (
-    nn.modules.dropout._DropoutNd,
-    nn.modules.batchnorm._NormBase,
-    nn.RReLU,
-    nn.MultiheadAttention,
-    nn.RNNBase,
-)
 
 
 class Landscape:
@@ -91,19 +94,19 @@ class Landscape:
                 "use Landscape.of_function"
             )
         parameters = dict(model.named_parameters())
-        self.device = _device_of(parameters, model, device)
-        free = _free_names(parameters, (params,) if isinstance(params, str) else params)
-        self._module = _evaluation_copy(model, loss, self.device)
+        self.device = device_of(parameters, model, device)
+        free = free_names(parameters, (params,) if isinstance(params, str) else params)
+        self._module = evaluation_copy(model, loss, self.device)
         self.identity = identity(self.network, weights=False) + identity(self.loss_form)
         tensors = {**parameters, **dict(model.named_buffers())}
         with torch.inference_mode(False):
             held = {name: t.detach().to(self.device, copy=True) for name, t in tensors.items()}
-            _check_finite({name: held[name] for name in parameters})
+            check_finite({name: held[name] for name in parameters})
             self.packing = Packing.of({name: held[name] for name in free})
             self.center = self.packing.ravel({name: held[name] for name in free})
         self.fixed = {name: t for name, t in held.items() if name not in set(free)}
-        self.data: Examples = _placed(as_examples(data, n), self.device)
-        self._noticed = (*_mode_findings(model), *self.data.findings)
+        self.data: Examples = placed(as_examples(data, n), self.device)
+        self._noticed = (*mode_findings(model), *self.data.findings)
         self.noise_free = False
         self._map: Callable[[Tensor], Tensor] | None = None
         self._looked_at()
@@ -128,7 +131,7 @@ class Landscape:
             got = f"dtype {at.dtype}" if isinstance(at, Tensor) else type(at).__name__
             raise InputError(f"expected at as a floating-point tensor, got {got}; for example torch.zeros(2)")
         data = Examples([torch.zeros(1, dtype=at.dtype, device=at.device)], copies=n)
-        return cls(_Potential(potential, at), data, _potential_loss)
+        return cls(Potential(potential, at), data, potential_loss)
 
     @property
     def n(self) -> int:
@@ -318,7 +321,7 @@ class Landscape:
             4
         """
         tensors = self.packing.unravel(self.center)
-        free = _match(list(tensors), patterns)
+        free = match(list(tensors), patterns)
         other = copy.copy(self)
         other.packing = Packing.of({name: tensors[name] for name in free})
         other.center = other.packing.ravel(tensors)
@@ -339,9 +342,9 @@ class Landscape:
         if isinstance(weights, Tensor):
             other.center = self._point(weights).detach().clone()
         else:
-            other.center, other.fixed = self._placed_weights(_named_tensors(weights))
+            other.center, other.fixed = self._placed_weights(named_tensors(weights))
         other.noise_free = False
-        _check_finite(other.packing.unravel(other.center))
+        check_finite(other.packing.unravel(other.center))
         return other._looked_at()
 
     def _placed_weights(self, weights: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
@@ -405,127 +408,3 @@ class Landscape:
         if w.shape != self.center.shape:
             raise InputError(f"expected a flat vector of {self.dim} weights, got a tensor of shape {tuple(w.shape)}")
         return w.to(self.center)
-
-
-class _Potential(nn.Module):
-    def __init__(self, fn: Callable[[Tensor], Tensor], at: Tensor) -> None:
-        super().__init__()
-        self.fn = fn
-        self.w = nn.Parameter(at.detach().clone())
-
-
-def _potential_loss(model: nn.Module, batch: Tensor) -> Tensor:
-    value: Tensor = model.fn(model.w)  # type: ignore[operator]
-    if not isinstance(value, Tensor) or value.numel() != 1:
-        got = f"shape {tuple(value.shape)}" if isinstance(value, Tensor) else type(value).__name__
-        raise InputError(f"expected a potential that maps a vector to one number as a tensor, got {got}")
-    return value.reshape(1).expand(batch.shape[0])
-
-
-def _device_of(parameters: Mapping[str, Tensor], model: nn.Module, device: torch.device | str | None) -> torch.device:
-    devices = {t.device for t in (*parameters.values(), *model.buffers())}
-    if torch.device("meta") in devices:
-        raise InputError("expected a model with weights, got parameters on the meta device; load its weights first")
-    if device is not None:
-        try:
-            return torch.empty(0, device=device).device
-        except (RuntimeError, AssertionError, TypeError) as error:
-            reason = str(error).splitlines()[0]
-            raise InputError(f"expected device= as a torch device that is here, got {device!r} ({reason})") from error
-    if len(devices) > 1:
-        raise InputError(f"expected a model on one device, got parts on {sorted(map(str, devices))}; pass device=")
-    return next(iter(devices)) if devices else torch.device("cpu")
-
-
-def _free_names(parameters: Mapping[str, Tensor], patterns: tuple[str, ...] | None) -> list[str]:
-    names = list(parameters) if patterns is None else _match(list(parameters), patterns)
-    odd = [f"{name} ({p.dtype})" for name in names if not (p := parameters[name]).is_floating_point()]
-    unset = [name for name in names if isinstance(parameters[name], nn.parameter.UninitializedParameter)]
-    if unset:
-        raise InputError(
-            f"expected initialized parameters, got {unset} without a shape; run the model on a batch first"
-        )
-    free = [name for name in names if parameters[name].requires_grad]
-    if any(parameters[name].is_complex() for name in free):
-        raise InputError(
-            f"expected real floating-point parameters, got {', '.join(odd)}; hold real and imaginary parts as two real "
-            "parameters, or freeze these by requires_grad_(False)"
-        )
-    if not free:
-        others = f", {', '.join(odd)} among them" if odd else ""
-        raise InputError(
-            f"expected at least one floating-point parameter with requires_grad, got {len(names)} without{others}; "
-            "call requires_grad_(True) on those to be sampled"
-        )
-    return free
-
-
-def _match(names: list[str], patterns: tuple[str, ...]) -> list[str]:
-    if not patterns:
-        raise InputError('expected at least one pattern of parameter names, got none; for example "layers.0.*"')
-    for pattern in patterns:
-        if not isinstance(pattern, str) or not any(fnmatch.fnmatchcase(name, pattern) for name in names):
-            raise InputError(f"expected a pattern that matches parameter names, got {pattern!r}; there are {names}")
-    return [name for name in names if any(fnmatch.fnmatchcase(name, pattern) for pattern in patterns)]
-
-
-def _evaluation_copy(model: nn.Module, loss: Any, device: torch.device) -> LossModule:
-    """The module's structure in evaluation mode, sharing no state with the caller's but the tensors themselves."""
-    shared: dict[int, Any] = {id(t): t for t in (*model.parameters(), *model.buffers())}
-    # Results of a former forward pass, kept as attributes, cannot be copied with their history.
-    kept = [v for m in model.modules() for v in vars(m).values() if isinstance(v, Tensor) and not v.is_leaf]
-    shared |= {id(t): t.detach() for t in kept}
-    try:
-        module = LossModule(copy.deepcopy(model, shared), loss, device)
-    except InputError:
-        raise
-    except Exception as error:
-        raise InputError(
-            f"expected a model and a loss that copy.deepcopy can copy, got {type(error).__name__}: {error}; drop "
-            "attributes that hold locks, generators or tensors with a history"
-        ) from error
-    return module.eval()
-
-
-def _named_tensors(weights: Any) -> dict[str, Tensor]:
-    if isinstance(weights, nn.Module):
-        return {**dict(weights.named_parameters()), **dict(weights.named_buffers())}
-    if isinstance(weights, Mapping) and all(isinstance(value, Tensor) for value in weights.values()):
-        return dict(weights)
-    raise InputError(
-        f"expected weights as a module, a mapping of names to tensors or a flat tensor, got {type(weights).__name__}"
-    )
-
-
-def _placed(examples: Examples, device: torch.device) -> Examples:
-    devices = {t.device for t in examples.tensors()}
-    if devices - {torch.device("cpu"), device}:
-        raise InputError(
-            f"expected data on the model's device {device} or on the CPU, got {sorted(map(str, devices))}; move one of "
-            "them, or pass device="
-        )
-    return examples if devices == {device} else examples.to(device)
-
-
-def _check_finite(tensors: Mapping[str, Tensor]) -> None:
-    known = {name: t for name, t in tensors.items() if t.numel() and (t.is_floating_point() or t.is_complex())}
-    sizes = [torch.linalg.vector_norm(t, math.inf) for t in known.values()]
-    wide = functools.reduce(torch.promote_types, (size.dtype for size in sizes), torch.bfloat16)
-    # The host waits for the device once, not for each tensor.
-    found = torch.stack([size.to(wide) for size in sizes]).tolist() if sizes else []
-    bad = [name for name, size in zip(known, found, strict=True) if not math.isfinite(size)]
-    if bad:
-        raise InputError(f"expected finite weights, got non-finite values in {bad}; was the training diverging?")
-
-
-def _mode_findings(model: nn.Module) -> Iterator[Finding]:
-    noisy = sorted({type(m).__name__ for m in model.modules() if m.training and _changes_with_mode(m)})
-    if noisy:
-        yield Finding.of("MODEL501", f"{', '.join(noisy)} in training mode")
-    if any(m._forward_hooks or m._forward_pre_hooks for m in model.modules()):
-        yield Finding.of("MODEL503", "found on the model")
-
-
-def _changes_with_mode(module: nn.Module) -> bool:
-    active = getattr(module, "dropout", True) if isinstance(module, nn.MultiheadAttention | nn.RNNBase) else True
-    return isinstance(module, _STOCHASTIC) and bool(active)
