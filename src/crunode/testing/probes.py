@@ -72,7 +72,7 @@ def _called(probe: Callable[..., Any], land: Landscape, options: dict[str, Any],
         np.random.seed(noise)  # noqa: NPY002
         random.seed(noise)
         before = _surroundings()
-        estimate = probe(land, **options)
+        estimate: Estimate = probe(land, **options)
         changed = [what for what, value in _surroundings().items() if value != before[what]]
     _require(not changed, f"{name} changed {', '.join(changed)}")
     _require(isinstance(estimate, Estimate), f"{name}: expected an Estimate, got {type(estimate).__name__}")
