@@ -151,7 +151,7 @@ class Guard:
 
 async def _body(receive: Receive) -> bytes | None:
     """The whole body; None when it is too large."""
-    data = b""
+    data: bytes = b""
     while True:
         message = await receive()
         if message["type"] == "http.disconnect":

@@ -209,11 +209,11 @@ def _patches(module: nn.Conv1d | nn.Conv2d | nn.Conv3d, given: Tensor) -> Tensor
     """What the kernel lies on at each position, for any padding, stride, dilation and grouping."""
     axes = len(module.kernel_size)
     mode = "constant" if module.padding_mode == "zeros" else module.padding_mode
-    found = F.pad(given, module._reversed_padding_repeated_twice, mode=mode)
+    found: Tensor = F.pad(given, module._reversed_padding_repeated_twice, mode=mode)
     sizes = zip(module.kernel_size, module.stride, module.dilation, strict=True)
     for axis, (kernel, stride, dilation) in enumerate(sizes, start=2):
         found = found.unfold(axis, (kernel - 1) * dilation + 1, stride)[..., ::dilation]
-    found = found.unflatten(1, (module.groups, -1))  # examples, groups, channels, positions..., kernel...
+    found = torch.unflatten(found, 1, (module.groups, -1))  # examples, groups, channels, positions..., kernel...
     order = (0, 1, 2, *range(3 + axes, 3 + 2 * axes), *range(3, 3 + axes))
     return found.permute(order).flatten(3 + axes).flatten(2, 2 + axes).transpose(2, 3)
 

@@ -121,9 +121,10 @@ def _divided(side: Tensor, columns: Tensor) -> Tensor:
         damped.diagonal().add_(more)
         factor, failed = torch.linalg.cholesky_ex(damped)
         if not int(failed):
-            return torch.linalg.solve_triangular(factor, columns, upper=False)
+            found: Tensor = torch.linalg.solve_triangular(factor, columns, upper=False)
+            return found
         more = more * 10
-    raise torch.linalg.LinAlgError("expected second moments that are positive semidefinite, got others")
+    raise torch.linalg.LinAlgError("expected second moments that are positive semidefinite, got others")  # type: ignore[attr-defined]
 
 
 def _turned(stack: Tensor, left: Tensor, right: Tensor) -> Factors:

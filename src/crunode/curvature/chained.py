@@ -150,7 +150,7 @@ class LayerChain:
             )
         make = torch.empty if self._whole else torch.zeros
         found = make(len(vectors), self._dim, dtype=vectors.dtype, device=vectors.device)
-        for part, into in zip(vectors.split(self._together), found.split(self._together), strict=True):
+        for part, into in zip(torch.split(vectors, self._together), torch.split(found, self._together), strict=True):
             self._product(part, into)
         return found
 
@@ -170,8 +170,8 @@ class LayerChain:
             tangents.append(tangent)
             moving = None if tangent is None else _times(tangent, link.weight.T)
             if link.columns is not None:
-                given, step = _shared(link.given, vectors), vectors[:, link.columns].unflatten(1, link.weight.shape).mT
-                moving = torch.bmm(given, step) if moving is None else moving.baddbmm_(given, step)
+                step = torch.unflatten(vectors[:, link.columns], 1, link.weight.shape).mT
+                moving = (torch.bmm if moving is None else moving.baddbmm_)(_shared(link.given, vectors), step)
             if link.bias is not None:
                 shift = vectors[:, None, link.bias]
                 moving = shift.repeat(1, len(link.given), 1) if moving is None else moving.add_(shift)
@@ -188,7 +188,7 @@ class LayerChain:
         for k in reversed(range(len(self._links))):
             link, tangent = self._links[k], tangents[k]
             if link.columns is not None:
-                out = into[:, link.columns].unflatten(1, link.weight.shape)
+                out = torch.unflatten(into[:, link.columns], 1, link.weight.shape)
                 torch.bmm(curved.mT, _shared(link.given, vectors), out=out)
                 if tangent is not None:
                     out.baddbmm_(_shared(link.signal.T, vectors), tangent)
@@ -198,7 +198,7 @@ class LayerChain:
                 break
             curved = _times(curved, link.weight, tangent)  # which is not used any more
             if link.columns is not None:
-                step = vectors[:, link.columns].unflatten(1, link.weight.shape)
+                step = torch.unflatten(vectors[:, link.columns], 1, link.weight.shape)
                 curved.baddbmm_(_shared(link.signal, vectors), step)
             before = self._links[k - 1]
             if before.slope is not None:
@@ -281,7 +281,7 @@ def _between(before: LayerSignals, layer: LayerSignals) -> tuple[Tensor | None, 
 def _times(several: Tensor, matrix: Tensor, into: Tensor | None = None) -> Tensor:
     """Each of several matrices times one, as one product."""
     out = None if into is None else into.flatten(0, 1)
-    return torch.mm(several.flatten(0, 1), matrix, out=out).unflatten(0, several.shape[:2])
+    return torch.unflatten(torch.mm(several.flatten(0, 1), matrix, out=out), 0, several.shape[:2])
 
 
 def _shared(matrix: Tensor, vectors: Tensor) -> Tensor:

@@ -211,7 +211,7 @@ def jacobian_sketch(seen: Evaluation, examples: Tensor, columns: int, *, seed: i
                 moved.append(torch.autograd.grad(pulled @ tangent, weights, retain_graph=True)[0])
         pushed = torch.stack(moved, -1).reshape(-1, width, columns)
         blocks.append((root @ pushed).reshape(-1, columns))
-    return torch.cat(blocks) / columns**0.5
+    return torch.cat(blocks).div(columns**0.5)
 
 
 def hessian_sketch(seen: Evaluation, columns: int | None, *, seed: int) -> Tensor:

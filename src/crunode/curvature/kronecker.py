@@ -56,7 +56,7 @@ class Kronecker:
         self.gradients, wanted = 0, fewest
         open_ = self._moments
         while self.gradients < wanted:
-            parts = dict(zip(map(id, self._moments), gradient().split(self._sizes), strict=True))
+            parts = dict(zip(map(id, self._moments), torch.split(gradient(), self._sizes), strict=True))
             for moment in open_:
                 moment.add(parts[id(moment)])
             self.gradients += 1
@@ -72,7 +72,7 @@ class Kronecker:
         found = cls.__new__(cls)
         found._begin(shapes)
         found.gradients = 0
-        for part, moment in zip(jacobian.split(found._sizes, dim=1), found._moments, strict=True):
+        for part, moment in zip(torch.split(jacobian, found._sizes, dim=1), found._moments, strict=True):
             moment.add_rows(part)
         found._finish()
         return found
@@ -119,7 +119,7 @@ class Kronecker:
         return Whitening(tuple(self._shapes), torch.cat(gains), tuple(axes))
 
     def _each(self, vector: Tensor) -> list[tuple[Tensor, tuple[int, int], Factors]]:
-        return list(zip(vector.split(self._sizes, dim=-1), self._shapes, self._parts, strict=True))
+        return list(zip(torch.split(vector, self._sizes, dim=-1), self._shapes, self._parts, strict=True))
 
 
 @dataclass(frozen=True)
@@ -164,7 +164,7 @@ class Whitening:
         return torch.cat(found) * self.gains
 
     def _each(self, vector: Tensor) -> list[tuple[Tensor, tuple[Tensor | None, Tensor | None]]]:
-        parts = vector.split([a * b for a, b in self.shapes])
+        parts = torch.split(vector, [a * b for a, b in self.shapes])
         return [(part.view(s), axes) for part, s, axes in zip(parts, self.shapes, self.axes, strict=True)]
 
 

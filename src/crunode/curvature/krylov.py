@@ -122,7 +122,7 @@ class Krylov:
         """Jᵀu."""
         self._map.gradients += 1 if self._kept else 2
         found = torch.zeros_like(self._w)
-        for k, part in enumerate(u.split(self._sizes)):
+        for k, part in enumerate(torch.split(u, self._sizes)):
             found += (self._kept[k] if self._kept else self._pulling(k))(part)
         return found
 

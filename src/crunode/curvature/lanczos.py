@@ -163,7 +163,7 @@ def _ritz_vectors(
             couplings.append(next_to)
             block = q @ left[:, kept]
     weights = torch.from_numpy(chosen.copy()).to(matrix.device, dtype)
-    parts = weights.split([known.shape[1] for known in blocks])
+    parts = torch.split(weights, [known.shape[1] for known in blocks])
     return torch.stack([known @ part for known, part in zip(blocks, parts, strict=True)]).sum(0), taken
 
 

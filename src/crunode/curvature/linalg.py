@@ -310,7 +310,7 @@ class _Small:
     def _left_out(self) -> Tensor:
         """Row i of the inverse of QᵀY is orthogonal to all images but the i-th; as columns of unit length."""
         rows = torch.linalg.inv(self.images)
-        return (rows / rows.norm(dim=-1, keepdim=True)).mT
+        return torch.div(rows, rows.norm(dim=-1, keepdim=True)).mT
 
     def estimate(self, size: int) -> Tensor:
         """The mean over vectors ω of Tr QᵢᵀAQᵢ and ωᵀAω without the part in Qᵢ, the basis without ω's own image."""
@@ -340,7 +340,7 @@ _METHODS = {"hutchinson": _hutchinson, "hutch++": _hutch_plus, "xtrace": _xtrace
 def _applied_in_parts(matrix: Products, vectors: Tensor) -> Tensor:
     if not vectors.shape[1]:
         return vectors
-    return torch.cat([applied(matrix, part) for part in vectors.split(block_width(len(vectors)), 1)], 1)
+    return torch.cat([applied(matrix, part) for part in torch.split(vectors, block_width(len(vectors)), 1)], 1)
 
 
 def _range(images: Tensor, basis: Tensor | None = None) -> Tensor:

@@ -47,4 +47,4 @@ def low_rank_spectrum(product: Callable[[Tensor], Tensor], start: Tensor) -> Ten
     inner = basis.T @ products
     values, axes = torch.linalg.eigh((inner + inner.T) / 2)
     root = axes / values.clamp(min=shift / 2).sqrt()
-    return (torch.linalg.svdvals(products @ root).square() - shift).clamp(min=0.0)
+    return torch.clamp(torch.linalg.svdvals(products @ root).square() - shift, min=0.0)

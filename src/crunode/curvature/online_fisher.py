@@ -67,7 +67,7 @@ class OnlineFisher:
         """F as a matrix."""
         rows, values, rest = (self.state[key] for key in ("rows", "values", "rest"))
         eye = torch.eye(self._size, dtype=rows.dtype, device=rows.device)
-        return rows.T @ (values[:, None] * rows) + rest * eye
+        return torch.add(rows.T @ (values[:, None] * rows), rest * eye)
 
     def _begin(self, given: Tensor) -> None:
         """Rows that touch every coordinate once; not all of one size, so that none of them misses a sum of zero."""
@@ -83,7 +83,7 @@ class OnlineFisher:
         rows, values, rest = self.state["rows"], self.state["values"], self.state["rest"]
         beta = rest + self._alpha / self._size * (self._size * rest + float(values.sum()))
         # (RᵀDR + βI)⁻¹ = (I − Rᵀ D/(D + β) R)/β, and the factor 1/β goes when the norm is restored.
-        return given - (given @ rows.T) * (values / (values + beta)) @ rows
+        return given.sub((given @ rows.T) * (values / (values + beta)) @ rows)
 
     def _update(self, given: Tensor) -> None:
         rows, values, rest = self.state["rows"].double(), self.state["values"].double(), self.state["rest"]

@@ -348,7 +348,7 @@ def _drawn_slopes(land: Landscape, batch: Any, generator: torch.Generator) -> Te
             left_out = getattr(getattr(land.loss_form.fn, "fn", None), "ignore_index", -100)
             drawn = drawn * ((given != left_out) & (given >= 0))[..., None]
         positions = last[0].numel() // last.shape[-1]
-        return drawn.movedim(-1, 1) / positions**0.5
+        return drawn.movedim(-1, 1).div(positions**0.5)
 
 
 def _rows(batch: Any) -> int:

@@ -123,7 +123,7 @@ class OutputMap:
         """J(w)ᵀ times a vector of outputs."""
         self.gradients += 2
         found = torch.zeros_like(w)
-        for k, part in enumerate(u.split([t.numel() for t in self.origin])):
+        for k, part in enumerate(torch.split(u, [t.numel() for t in self.origin])):
             with torch.enable_grad():
                 free = w.detach().clone().requires_grad_()
                 found += torch.autograd.grad(self.part(k, free), free, part)[0]
@@ -201,7 +201,7 @@ class Dense:
                     break
                 given *= _WIDER  # rounding made it indefinite
             else:
-                raise torch.linalg.LinAlgError("expected a positive definite matrix, got none at any damping")
+                raise torch.linalg.LinAlgError("expected a positive definite matrix, got none at any damping")  # type: ignore[attr-defined]
             self._factor = (damping, factor)
         return torch.cholesky_solve(right[:, None], self._factor[1])[:, 0]
 
@@ -270,7 +270,7 @@ class Dense:
 
 def pushed(function: Callable[[Tensor], Tensor], w: Tensor, step: Tensor) -> Tensor:
     try:
-        return torch.func.jvp(function, (w,), (step,))[1].detach()
+        return torch.detach(torch.func.jvp(function, (w,), (step,))[1])
     except Exception:  # an operation without a forward derivative: uᵀJ is linear in u and has the derivative J in it
         with torch.enable_grad():
             free = w.detach().clone().requires_grad_()
@@ -349,7 +349,7 @@ def _smoothly_counted(gram: Tensor, cut: float, band: float) -> tuple[float, flo
         damped.diagonal().add_(mu)
         factor, failed = torch.linalg.cholesky_ex(damped)
         if int(failed):
-            raise torch.linalg.LinAlgError("expected a positive definite matrix, got none")
+            raise torch.linalg.LinAlgError("expected a positive definite matrix, got none")  # type: ignore[attr-defined]
         # In place: the identity is overwritten by the inverse of the factor.
         whole = torch.eye(size, dtype=gram.dtype, device=gram.device)
         inverse = torch.linalg.solve_triangular(factor, whole, upper=False, out=damped)

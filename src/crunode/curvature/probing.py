@@ -253,7 +253,7 @@ def stretch(count: int) -> float:
         (3 * z**7 + 19 * z**5 + 17 * z**3 - 15 * z) / 384,
         (79 * z**9 + 776 * z**7 + 1482 * z**5 - 1920 * z**3 - 945 * z) / 92160,
     )
-    return (z + sum(term / v ** (k + 1) for k, term in enumerate(terms))) / z
+    return float((z + sum(term / v ** (k + 1) for k, term in enumerate(terms))) / z)
 
 
 def working_dtype(matrix: Products) -> torch.dtype:

@@ -271,7 +271,7 @@ def pulled(values: Tensor, at: Tensor, weights: Tensor, several: int) -> Tensor:
         try:
             with warnings.catch_warnings():
                 warnings.simplefilter("ignore")  # an operation without a rule for several is slower, and as right
-                return torch.cat([_pulled_at_once(values, at, part) for part in weights.split(several)])
+                return torch.cat([_pulled_at_once(values, at, part) for part in torch.split(weights, several)])
         except torch.OutOfMemoryError:
             raise
         except RuntimeError:  # an operation that cannot take several

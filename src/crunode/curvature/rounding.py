@@ -71,7 +71,7 @@ def unrounded(
     """
     parts, spaces = [], []
     sizes = [math.prod(s) for s in shapes]
-    for part, shape, dtype in zip(point.double().split(sizes), shapes, dtypes, strict=True):
+    for part, shape, dtype in zip(torch.split(point.double(), sizes), shapes, dtypes, strict=True):
         found = _spaces(part.reshape(shape[0], -1)) if len(shape) > 1 else None
         if found is not None and dtype == torch.float32:
             part = (found.columns @ (found.columns.T @ part.reshape(found.shape))).reshape(-1)

@@ -57,7 +57,7 @@ class Surroundings:
                 values; all others are moved less then.
         """
         weights = factors.tolist()
-        step = torch.cat([random(size) * f for size, f in zip(self.sizes, weights, strict=True)])
+        step: Tensor = torch.cat([random(size) * f for size, f in zip(self.sizes, weights, strict=True)])
         step = step * ((_BESIDE if reach else 1.0) * share * self.unit / step.norm())
         if not reach:
             return step

@@ -165,7 +165,7 @@ class _Squares:
 
     def add(self, signals: Tensor) -> None:
         """Take in signals with a leading axis k."""
-        parts = self._record.layer.grouped(signals.flatten(0, 1)).unflatten(0, signals.shape[:2])
+        parts = torch.unflatten(self._record.layer.grouped(signals.flatten(0, 1)), 0, signals.shape[:2])
         if self._record.root.shape[2] > 1:
             # One large product in the end takes less time than many small ones.
             self._kept.append(parts.movedim(0, 2).flatten(2, 3))

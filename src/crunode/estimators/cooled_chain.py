@@ -259,7 +259,7 @@ class CooledChain:
         if not (float(added.mean()) <= _LONG * float(scaled.mean()) and heat <= _HEAT + 4 * math.sqrt(2 / size)):
             return None
         self._z = z
-        return scaled - added
+        return torch.sub(scaled, added)
 
     def _alone(self) -> bool:
         """Whether the chain has moved to where other examples are not predicted as at the center."""

@@ -137,4 +137,4 @@ def _batch_means(x: Array) -> Array:
     chains, draws = x.shape
     count = max(1, math.isqrt(draws))
     length = draws // count
-    return x[:, : count * length].reshape(chains, count, length).mean(axis=2).reshape(-1)
+    return np.reshape(x[:, : count * length].reshape(chains, count, length).mean(axis=2), -1)

@@ -316,7 +316,7 @@ def _left(draws: Draws, row: Level) -> bool:
         return False
     held = precision * draws.at(row["nbeta"])["distance2"].astype(np.float64)
     grows = max(draws.spec["dim"] - float(held.mean()), 0.0)
-    return row["value"] - 3 * row["se"] > grows + 3 * mcse_mean(held)
+    return bool(row["value"] - 3 * row["se"] > grows + 3 * mcse_mean(held))
 
 
 def _findings(

@@ -159,18 +159,19 @@ class _Descent:
     def descend(self, start: Tensor) -> bool:
         """Go down from `start`; whether the loss came to rest within reach, before the gradients were spent."""
         w = start.detach().clone().requires_grad_()
-        never: dict[str, Any] = {"tolerance_grad": 0.0, "tolerance_change": 0.0}  # what small means is judged below
-        method = torch.optim.LBFGS([w], max_iter=_BLOCK, history_size=_HISTORY, line_search_fn="strong_wolfe", **never)
+        # What small means is judged below.
+        rest: dict[str, Any] = {"tolerance_grad": 0.0, "tolerance_change": 0.0, "line_search_fn": "strong_wolfe"}
+        method: torch.optim.Optimizer = torch.optim.LBFGS([w], max_iter=_BLOCK, history_size=_HISTORY, **rest)
         least = math.inf
 
-        def evaluate() -> Tensor:
+        def evaluate() -> float:
             nonlocal least
             if self.gradients >= self.steps:
                 raise _Spent
             value, gradient = self._gradient(w.detach())
             least = min(least, float(value))
             w.grad = gradient
-            return value
+            return float(value)
 
         last = math.inf
         while True:

@@ -53,7 +53,7 @@ class Scale:
         shapes = land.packing.shapes
         _, spaces = unrounded(land.center, shapes, land.packing.dtypes)
         self._sizes = land.packing.sizes
-        parts = land.center.double().split(self._sizes)
+        parts = torch.split(land.center.double(), self._sizes)
         usual = [_entry(p, space) for p, space in zip(parts, spaces, strict=True)]
         known = sorted(u for u in usual if u > 0)
         typical = known[len(known) // 2] if known else 1.0
@@ -95,7 +95,7 @@ class Scale:
         found = self._near * z
         if not self._far:
             return found
-        parts, given = list(found.split(self._sizes)), z.split(self._sizes)
+        parts, given = list(torch.split(found, self._sizes)), torch.split(z, self._sizes)
         for k, (outside, more) in self._far.items():
             parts[k] = parts[k].add(outside(given[k]), alpha=more)
         return torch.cat(parts)
@@ -185,4 +185,4 @@ def _entry(part: Tensor, space: Spaces | None) -> float:
     """The size of entries that a matrix of full rank with singular values like these would have."""
     if space is None:
         return float(part.square().mean().sqrt())
-    return space.size / (space.shape[0] ** 0.5 + space.shape[1] ** 0.5)
+    return float(space.size / (space.shape[0] ** 0.5 + space.shape[1] ** 0.5))

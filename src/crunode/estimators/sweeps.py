@@ -24,9 +24,8 @@ from crunode.errors import DiagnosticWarning, EstimationError, InputError, Store
 from crunode.estimators.coefficient import llc
 from crunode.estimators.sweep_result import Cell, Sweep
 from crunode.sampling.posterior import Gaussian, Posterior
-from crunode.sampling.run import kernel_spec
 from crunode.sampling.stochastic import SGLD
-from crunode.sampling.tuning import Plan, tune
+from crunode.sampling.tuning import Plan, kernel_spec, tune
 from crunode.store.atomic import digest, locked
 from crunode.store.belongs import refuse
 from crunode.store.documents import diff, document_bytes, dumps, plain, read_document, write_document

@@ -96,7 +96,7 @@ class _Moves:
     def step(self, name: str, *shape: int) -> Tensor:
         """The same in the size of some weights, and no less than one."""
         value = self.weights[name]
-        return self.random(*shape) * (1 + value.norm() / value.numel() ** 0.5)
+        return self.random(*shape).mul(1 + value.norm() / value.numel() ** 0.5)
 
     def flat(self, changed: dict[str, Tensor]) -> Tensor:
         """Weights with some changed, as a vector."""

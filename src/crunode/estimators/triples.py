@@ -25,6 +25,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call, vmap
+from torch.optim import LBFGS, Optimizer
 
 from crunode.core.landscape import Landscape
 from crunode.core.params import Packing
@@ -282,7 +283,7 @@ class Triple:
     def _inputs(self, count: int, generator: torch.Generator) -> Tensor:
         shape = (_whole("count", count, 1), self.features or 1)
         if self.inputs == "normal":
-            x: Any = torch.randn(shape, generator=generator, dtype=torch.float64)
+            x: Tensor = torch.randn(shape, generator=generator, dtype=torch.float64)
         elif self.inputs == "uniform":
             x = torch.rand(shape, generator=generator, dtype=torch.float64) * 2 - 1
         else:
@@ -311,19 +312,18 @@ class Triple:
             return w
         truth = self.expected(x)
         leaf = w.clone().requires_grad_()
-        search = torch.optim.LBFGS([leaf], max_iter=steps, line_search_fn="strong_wolfe", tolerance_change=1e-14)
+        search: Optimizer = LBFGS([leaf], max_iter=steps, line_search_fn="strong_wolfe", tolerance_change=1e-14)
 
-        def divergence() -> Tensor:
+        def divergence() -> float:
             search.zero_grad()
             value = self.loss.divergence(truth, self.outputs(leaf, x)).mean()
-            value.backward()
-            return value
+            torch.autograd.backward(value)
+            return float(value.detach())
 
         with torch.enable_grad():
-            before = float(divergence().detach())
+            before = divergence()
             search.step(divergence)
-            after = float(divergence().detach())
-        return leaf.detach() if after < before else w
+            return leaf.detach() if divergence() < before else w
 
 
 def _whole(name: str, value: Any, least: int) -> int:

@@ -123,8 +123,8 @@ def _noise(shares: np.ndarray, particles: int) -> np.ndarray:
     waves = np.cos(np.pi * np.arange(_WAVES)[:, None] * (np.arange(steps) + 0.5) / steps) * math.sqrt(2 / steps)
     waves[0] /= math.sqrt(2)
     excess = np.maximum((waves @ scaled).var(1, ddof=1) - 1, 0)
-    correlation = np.eye(steps) + waves.T @ (excess[:, None] * waves)
-    return deviation[:, None] * correlation * deviation
+    found: np.ndarray = deviation[:, None] * (np.eye(steps) + waves.T @ (excess[:, None] * waves)) * deviation
+    return found
 
 
 def _regress(

@@ -219,7 +219,7 @@ def _integral(x: Any) -> Any:
 
 def _cost(small: int, large: int, exponent: int) -> float:
     # Products of long integers cost more than their length; the power fits what was measured.
-    return small * small * large * exponent * max(1.0, (exponent / 61) ** 0.6)
+    return small * small * large * exponent * max(1.0, math.pow(exponent / 61, 0.6))
 
 
 def _too_large(small: int, large: int) -> str:

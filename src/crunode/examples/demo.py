@@ -125,9 +125,9 @@ def train_network(x: Tensor, y: Tensor, seed: int = 0) -> nn.Module:
     optimizer = torch.optim.Adam(net.parameters(), lr=5e-3, weight_decay=1e-4)
     schedule = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, _EPOCHS)
     for _ in range(_EPOCHS):
-        for index in torch.randperm(len(y), generator=generator).split(100):
+        for index in torch.split(torch.randperm(len(y), generator=generator), 100):
             optimizer.zero_grad()
-            F.cross_entropy(net(x[index]), y[index]).backward()
+            torch.autograd.backward(F.cross_entropy(net(x[index]), y[index]))
             optimizer.step()
         schedule.step()
     return net

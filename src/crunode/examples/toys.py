@@ -119,8 +119,8 @@ def reduced_rank(
 
     def columns(rows: int) -> Tensor:
         # Directions are made in double precision, so that they are orthonormal to rounding in single.
-        square = torch.randn(rows, rows, generator=generator, dtype=torch.float64)
-        return torch.linalg.qr(square).Q[:, :rank].float()
+        basis: Tensor = torch.linalg.qr(torch.randn(rows, rows, generator=generator, dtype=torch.float64)).Q
+        return basis[:, :rank].float()
 
     u, p, q = columns(hidden), columns(inputs), columns(outputs)
     net = nn.Sequential(nn.Linear(inputs, hidden, bias=False), nn.Linear(hidden, outputs, bias=False))

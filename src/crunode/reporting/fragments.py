@@ -87,9 +87,8 @@ def findings_list(findings: Sequence[Mapping[str, str]], *, level: int = 3) -> s
     rows = []
     for finding in sorted(findings, key=lambda f: _ORDER.get(f["severity"], 1))[:200]:
         kind = FINDINGS.get(finding["code"])
-        rows.append(
-            {**finding, "title": "" if kind is None else kind.title, "meaning": "" if kind is None else kind.meaning}
-        )
+        title, meaning = ("", "") if kind is None else (kind.title, kind.meaning)
+        rows.append({**finding, "title": title, "meaning": meaning})
     return render("findings.html.j2", findings=rows, level=level)
 
 
@@ -133,9 +132,10 @@ def chart_html(chart: Chart) -> str:
     )
 
 
-def render(template: str, **content: Any) -> Any:
+def render(template: str, **content: Any) -> str:
     """A template of this package, filled in; text is escaped unless it was made by a template itself."""
-    return need("markupsafe", extra="report").Markup(_environment().get_template(template).render(content))
+    found: str = need("markupsafe", extra="report").Markup(_environment().get_template(template).render(content))
+    return found
 
 
 def asset(name: str) -> str:

@@ -52,7 +52,7 @@ def steepest_direction(landscape: Landscape, rounds: int = 12) -> Tensor:
         [0.0, 1.0]
     """
     batch = next(iter(landscape.passes(_EXAMPLES)))
-    v = torch.ones_like(landscape.center) / landscape.dim**0.5
+    v: Tensor = torch.ones_like(landscape.center) / landscape.dim**0.5
     w = landscape.center.clone().requires_grad_()
     (slope,) = torch.autograd.grad(landscape.batch_loss(w, batch), w, create_graph=True)
     for _ in range(rounds):

@@ -105,7 +105,7 @@ def _heights(losses: np.ndarray, log: bool) -> np.ndarray:
         return np.asarray(losses)
     if finite.min() <= 0:
         raise InputError(f"expected losses above 0 for a logarithmic scale, got {finite.min():.3g}; use log=False")
-    return np.log10(losses)
+    return np.asarray(np.log10(losses))
 
 
 def _named(surface: Any, color: str | None) -> None:

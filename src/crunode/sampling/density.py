@@ -249,7 +249,7 @@ def _unchecked(part: Distribution, shape: tuple[int, ...], what: str) -> Distrib
     """A copy that does not look at values, which batched ones do not allow; outside the support it gives −∞ or NaN."""
     own = (*part.batch_shape, *part.event_shape)
     try:
-        fits = torch.broadcast_shapes(own, shape) == torch.Size(shape)
+        fits = torch.empty(own, device="meta").expand(shape).shape == torch.Size(shape)
     except RuntimeError:
         fits = False
     if not fits:

@@ -67,7 +67,7 @@ class Evaluator:
         self.why, self.why_not_captured = "compiled" if compiled else "", ""
         plain = self._function()
         self._plain: Callable[..., Pair] = torch.compile(plain, dynamic=False) if compiled else plain
-        self._replays: dict[int, Callable[..., Any] | None] = {}
+        self._replays: dict[int, Callable[..., Pair] | None] = {}
 
     def prepare(self, w: Tensor, tensors: Sequence[Tensor]) -> bool:
         """Record the operations for batches of this size; True if they will be replayed.

@@ -183,11 +183,11 @@ def _room(land: Landscape) -> float:
     return (_SHARE if land.device.type == "cpu" else _SHARE_OF_GPU) * memory_class(land.device)
 
 
-class _Operations(TorchDispatchMode):
+class _Operations(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """Whether there was a convolution among the operations inside the block."""
 
     def __init__(self) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call]
         self.convolutions = False
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:

@@ -116,7 +116,7 @@ def accepted_share(accept: float, directions: float) -> float:
         Roberts & Rosenthal 1998.
     """
     quantile = NormalDist().inv_cdf(1 - min(max(accept, 1e-3), 0.999) / 2)
-    return 0.25 * (64 * quantile**2 / max(directions, 1.0)) ** (1 / 3)
+    return 0.25 * math.pow(64 * quantile**2 / max(directions, 1.0), 1 / 3)
 
 
 def calming(shares: Sequence[float]) -> list[float]:

@@ -108,7 +108,7 @@ def edge_energy(law_at: Callable[[float], Law], low: float, high: float) -> floa
 
     def edge(energy: float) -> float:
         law = law_at(energy)
-        return min([*law.edges[:, 0], *(at for at, _ in law.atoms)])
+        return float(min([*law.edges[:, 0], *(at for at, _ in law.atoms)]))
 
     a, b = checked_number(low, "low"), checked_number(high, "high")
     at_low, at_high = edge(a), edge(b)
@@ -141,7 +141,7 @@ def index_prefactor(ratio: float, model: str = "linear") -> float:
     w = float(law.turns[0])
     # ∂z/∂ε at fixed G = 1/w.
     motion = 2 / w if model == "linear" else 0.5 * ratio * w**3 / (w * w - 0.5 * critical * ratio * ratio) ** 2
-    return 2 / (3 * math.pi) * float(law.edge_slopes[0, 0]) * (abs(motion) * critical) ** 1.5
+    return float(2 / (3 * math.pi) * float(law.edge_slopes[0, 0]) * (abs(motion) * critical) ** 1.5)
 
 
 def index_near_critical(energy: Any, ratio: float, model: str = "linear", variance: float = 1.0) -> np.ndarray:

@@ -204,8 +204,8 @@ def _gaps(law_at: Callable[[np.ndarray], Law], point: np.ndarray, x: np.ndarray,
         law = law_at(point)
     except InputError:
         return np.full(len(x), np.nan)
-    at = law.cdf(x) - sum(0.5 * mass * (x == place) for place, mass in law.atoms)
-    return at - shares
+    gaps: np.ndarray = law.cdf(x) - sum(0.5 * mass * (x == place) for place, mass in law.atoms) - shares
+    return gaps
 
 
 def _beyond(values: np.ndarray, law: Law, resolution: float) -> np.ndarray:
@@ -219,7 +219,8 @@ def _beyond(values: np.ndarray, law: Law, resolution: float) -> np.ndarray:
         near |= np.abs(values - at) <= tiny
     # Only what is left or right of everything is an outlier; gaps inside the support are a matter of the distance.
     ends = [*law.edges.ravel(), *(at for at, _ in law.atoms)]
-    return ~near & ((values < min(ends)) | (values > max(ends)))
+    found: np.ndarray = ~near & ((values < min(ends)) | (values > max(ends)))
+    return found
 
 
 def _replicas(law_at: Callable[[np.ndarray], Law], point: np.ndarray, size: int, seed: int) -> tuple[np.ndarray, float]:

@@ -116,7 +116,8 @@ def _fitted(x: np.ndarray, y: np.ndarray, errors: np.ndarray, power: float | Non
         if p <= 0:
             return np.full(len(x), np.nan)
         with np.errstate(over="ignore", invalid="ignore", divide="ignore"):  # what is not finite is no minimum
-            return (np.exp(point[1]) * np.clip(x / np.exp(point[0]) - 1, 0, None) ** p - y) / errors
+            gap: np.ndarray = (np.exp(point[1]) * np.clip(x / np.exp(point[0]) - 1, 0, None) ** p - y) / errors
+        return gap
 
     found, seen = [], x[y > 0]
     for critical in (0.5 * seen.min(), 0.9 * seen.min(), 0.999 * seen.min(), *np.quantile(seen, [0.1, 0.3])):

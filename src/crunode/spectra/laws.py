@@ -165,13 +165,13 @@ class Law:
             >>> complex(law.inverse(1 / law.stieltjes(2 + 1j))).__format__(".6f")
             '2.000000+1.000000j'
         """
-        w = np.asarray(w)
-        at, weight = self._poles
-        return w + self.mean + (weight / (w[..., None] - at)).sum(-1)
+        w, (at, weight) = np.asarray(w), self._poles
+        found: np.ndarray = w + self.mean + (weight / (w[..., None] - at)).sum(-1)
+        return found
 
     def _slope(self, w: np.ndarray) -> np.ndarray:
-        at, weight = self._poles
-        return 1 - (weight / (w[..., None] - at) ** 2).sum(-1)
+        found: np.ndarray = 1 - (self._poles[1] / (w[..., None] - self._poles[0]) ** 2).sum(-1)
+        return found
 
     def r_transform(self, z: Any) -> np.ndarray:
         """R(z), at real or complex points.
@@ -180,9 +180,9 @@ class Law:
             >>> float(marchenko_pastur(0.5).r_transform(1.0))
             2.0
         """
-        z = np.asarray(z)
-        rates, jumps = np.array(self.rates), np.array(self.jumps)
-        return self.shift + self.semicircular * z + (rates * jumps / (1 - jumps * z[..., None])).sum(-1)
+        z, rates, jumps = np.asarray(z), np.array(self.rates), np.array(self.jumps)
+        found: np.ndarray = self.shift + self.semicircular * z + (rates * jumps / (1 - jumps * z[..., None])).sum(-1)
+        return found
 
     @cached_property
     def turns(self) -> np.ndarray:
@@ -220,11 +220,11 @@ class Law:
             >>> semicircle(1.0).edge_slopes
             array([[1., 1.]])
         """
-        at, weight = self._poles
-        turns = self.turns
+        (at, weight), turns = self._poles, self.turns
         bend = 2 * (weight / (turns[:, None] - at) ** 3).sum(1)
         with np.errstate(divide="ignore"):
-            return (np.sqrt(2 / np.abs(bend)) / turns**2).reshape(-1, 2)
+            found: np.ndarray = (np.sqrt(2 / np.abs(bend)) / turns**2).reshape(-1, 2)
+        return found
 
     @property
     def atoms(self) -> tuple[tuple[float, float], ...]:
@@ -273,8 +273,7 @@ class Law:
                 f"expected points off the support, got {x[on][0]:g} on it; take z = x + 1e-9j, or density(x)"
             )
         roots = self._roots(x).real
-        best = np.take_along_axis(roots, self._slope(roots).argmax(-1)[..., None], -1)[..., 0]
-        return self._polished(best, x)
+        return self._polished(np.take_along_axis(roots, self._slope(roots).argmax(-1)[..., None], -1)[..., 0], x)
 
     def stieltjes(self, z: Any) -> np.ndarray:
         """G(z) = ∫ ρ(t)/(z − t) dt at points off the support; G of the conjugate is the conjugate.
@@ -326,8 +325,8 @@ class Law:
         """Mass of each interval of `edges`: Σ r_i over jumps within, in w, and 1 − Σ r_i where 0 is within."""
         turns = self.turns.reshape(-1, 2)
         jumps, rates = np.array([*self.jumps, 0.0]), np.array([*self.rates, 1 - math.fsum(self.rates)])
-        within = (turns[:, :1] < jumps) & (jumps < turns[:, 1:])
-        return (within * rates).sum(1)
+        found: np.ndarray = (((turns[:, :1] < jumps) & (jumps < turns[:, 1:])) * rates).sum(1)
+        return found
 
     def cdf(self, x: Any) -> np.ndarray:
         """ρ((−∞, x]), atoms included, in closed form at the root w of H(w) = x.
@@ -343,19 +342,17 @@ class Law:
             array([0.  , 0.75, 1.  ])
         """
         x = _points(x)
-        found = ((x[..., None] >= self.edges[:, 1]) * self.masses).sum(-1)
+        found: np.ndarray = ((x[..., None] >= self.edges[:, 1]) * self.masses).sum(-1)
         for at, mass in self.atoms:
             found = found + mass * (x >= at)
         inside = self._inside(x)
         if inside.any():
-            w = self._upper_roots(x[inside])
-            rates, jumps = np.array(self.rates), np.array(self.jumps)
+            w, rates, jumps = self._upper_roots(x[inside]), np.array(self.rates), np.array(self.jumps)
             off = w[..., None] - jumps
             parts = rates * (_turned(off) - _turned(w)[..., None] - (jumps / off).imag / math.pi)
-            below = _turned(w) + parts.sum(-1) - self.semicircular * (1 / w**2).imag / (2 * math.pi)
             found = np.array(found)
-            found[inside] = below
-        return np.clip(found, 0.0, 1.0)
+            found[inside] = _turned(w) + parts.sum(-1) - self.semicircular * (1 / w**2).imag / (2 * math.pi)
+        return found.clip(0.0, 1.0)
 
     def quantile(self, p: Any) -> np.ndarray:
         """The smallest x with cdf(x) ≥ p, by bisection.
@@ -386,7 +383,8 @@ def _points(x: Any) -> np.ndarray:
 
 def _turned(w: np.ndarray) -> np.ndarray:
     """1 − arg(w)/π for Im w ≥ 0, exact also where it is small."""
-    return np.arctan2(w.imag, -w.real) / math.pi
+    found: np.ndarray = np.arctan2(w.imag, -w.real) / math.pi
+    return found
 
 
 def _bisected(goes_up: Callable[[np.ndarray], np.ndarray], low: np.ndarray, high: np.ndarray) -> np.ndarray:

@@ -72,7 +72,7 @@ def _called(probe: Callable[..., Any], land: Landscape, options: dict[str, Any],
         np.random.seed(noise)  # noqa: NPY002
         random.seed(noise)
         before = surroundings()
-        estimate = probe(land, **options)
+        estimate: Estimate = probe(land, **options)
         changed = [what for what, value in surroundings().items() if value != before[what]]
     require(not changed, f"{name} changed {', '.join(changed)}")
     require(isinstance(estimate, Estimate), f"{name}: expected an Estimate, got {type(estimate).__name__}")

@@ -127,4 +127,4 @@ def _quadratic(w: Tensor, hessian: Tensor, minimum: Tensor) -> Tensor:
 
 def _scaled_loss(model: nn.Module, batch: Any, scale: float) -> Tensor:
     x, y = batch
-    return 0.5 * scale * (model(x) - y).square().sum(1)
+    return torch.mul((model(x) - y).square().sum(1), 0.5 * scale)

@@ -79,4 +79,4 @@ def _force(chain: Tensor, values: Tensor, slopes: Tensor) -> Tensor:
     stretch = after.norm(dim=1, keepdim=True) - before.norm(dim=1, keepdim=True)
     # Springs as stiff as the loss is steep, so that neither rules over the other.
     stiffness = slopes.norm(dim=1).mean() / (chain.diff(dim=0).norm(dim=1).mean().clamp_min(1e-300))
-    return stiffness * stretch * along - across
+    return torch.sub(stiffness * stretch * along, across)

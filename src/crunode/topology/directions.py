@@ -99,7 +99,7 @@ class Plane:
         """Coordinates of the points of the plane that are nearest to `points`, rows of weights."""
         basis = self.directions.double()
         away = points.double() - self.origin.double()
-        return torch.linalg.solve(basis @ basis.T, basis @ away.T).T
+        return torch.t(torch.linalg.solve(basis @ basis.T, basis @ away.T))
 
 
 def random_directions(land: Landscape, count: int = 2, *, normalize: str = "filter", seed: int = 0) -> Plane:

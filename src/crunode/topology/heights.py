@@ -86,7 +86,7 @@ class Heights:
         """Losses and gradients in chunks that fit into memory."""
         self.evaluations += len(points)
         with preserved_rng():
-            parts = [self._over_data(part, slopes) for part in points.detach().to(self._seen.dtype).split(self._chunk)]
+            parts = [self._over_data(p, slopes) for p in torch.split(points.detach().to(self._seen.dtype), self._chunk)]
         losses, gradients = zip(*parts, strict=True)
         return torch.cat(losses).double(), torch.cat(gradients).double()
 

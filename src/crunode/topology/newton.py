@@ -81,7 +81,8 @@ class PointBatch:
         """The Hessian at each point times its vector, of shape (points, dim)."""
 
         def one(w: Tensor, v: Tensor, batch: Any) -> Tensor:
-            return torch.func.grad(lambda u: torch.func.grad(self._loss)(u, batch) @ v)(w)
+            found: Tensor = torch.func.grad(lambda u: torch.func.grad(self._loss)(u, batch) @ v)(w)
+            return found
 
         def plain(w: Tensor, v: Tensor, batch: Any) -> Tensor:
             _, gradient, free = self._graph(w, batch)
@@ -94,8 +95,7 @@ class PointBatch:
 
         def one(w: Tensor, batch: Any) -> Tensor:
             width = max(1, _CHUNK // (2 * self.land.activations * leaves(batch)[0].shape[0]))
-            rows = torch.func.jacrev(torch.func.grad(self._loss), chunk_size=min(width, self.dim))
-            found: Tensor = rows(w, batch)
+            found: Tensor = torch.func.jacrev(torch.func.grad(self._loss), chunk_size=min(width, self.dim))(w, batch)
             return found
 
         def plain(w: Tensor, batch: Any) -> Tensor:

@@ -191,7 +191,7 @@ class _Affine(_Whole):
     def weights(self, at: Tensor) -> dict[str, Tensor]:
         """Those of the layers after the first at some points, by name, with a leading axis of points."""
         flat = self._rest[0] + at @ self._rest[1:]
-        parts = flat.split([shape.numel() for shape in self._shapes.values()], dim=1)
+        parts = torch.split(flat, [shape.numel() for shape in self._shapes.values()], dim=1)
         return {n: p.view(-1, *shape) for (n, shape), p in zip(self._shapes.items(), parts, strict=True)}
 
     def loss(self, weights: dict[str, Tensor], z: Tensor, target: Tensor) -> Tensor:

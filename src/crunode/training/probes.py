@@ -237,4 +237,4 @@ def _described(value: Any) -> Any:
             return {str(key): _described(item) for key, item in value.items()}
         if isinstance(value, list | tuple):
             return [_described(item) for item in value]
-        return repr(value) if type(value).__repr__ is not object.__repr__ else identity(value)[:16]
+        return repr(value) if value.__class__.__repr__ is not object.__repr__ else identity(value)[:16]

@@ -80,7 +80,7 @@ def best_loss(data: DataSets, hidden: int) -> Tensor:
     fitted = q.mT @ data.y  # coordinates of the least-squares fit
     lost = torch.linalg.svdvals(fitted).square()[:, hidden:].sum(1)
     residual = (data.y - q @ fitted).square().sum((1, 2))
-    return 0.5 * (residual + lost) / data.n
+    return torch.div(0.5 * (residual + lost), data.n)
 
 
 @dataclass(frozen=True)
@@ -200,7 +200,7 @@ def _normal_given(precision: Tensor, right: Tensor, noise: Tensor) -> Tensor:
     """Rows from N(P⁻¹ r, P⁻¹) for each row r of `right`."""
     factor = torch.linalg.cholesky(precision)
     half = torch.linalg.solve_triangular(factor, right.mT, upper=False)
-    return torch.linalg.solve_triangular(factor.mT, half + noise.mT, upper=True).mT
+    return torch.transpose(torch.linalg.solve_triangular(factor.mT, half + noise.mT, upper=True), -2, -1)
 
 
 def _norm2(matrix: Tensor) -> Tensor:

@@ -269,7 +269,7 @@ def own_truth(first: Tensor, second: Tensor, inputs: Tensor, centred: bool, *, n
 def _linearized(w: Matrix, v: Matrix, rows: Matrix, scale: float, n: int) -> Landscape:
     """Linear regression on the rows of the Jacobian."""
     data = torch.tensor(rows, dtype=torch.float32)[None] * scale
-    model = nn.utils.skip_init(nn.Linear, data.shape[-1], 1, bias=False)
+    model = nn.Linear(data.shape[-1], 1, bias=False, device="meta").to_empty(device="cpu")
     with torch.no_grad():
         model.weight.copy_(torch.cat([torch.tensor(m).flatten() for m in (w, v)])[None] * _UNIT)
         labels = model(data)

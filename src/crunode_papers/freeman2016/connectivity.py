@@ -267,7 +267,7 @@ def _gap(settings: Mapping[str, Any]) -> dict[str, Any]:
 
 def _directions(seed: int, count: int, n: int) -> Tensor:
     drawn = _normal(seed, count * n).view(count, n)
-    return drawn / drawn.norm(dim=1, keepdim=True)
+    return drawn.div(drawn.norm(dim=1, keepdim=True))
 
 
 def _normal(seed: int, count: int) -> Tensor:

@@ -51,7 +51,7 @@ def fourier_features(network: QuadraticNetwork) -> FourierFeatures:
         Nanda et al. 2023; Tian 2025; Cullen 2026, section 5.2.
     """
     with torch.no_grad():
-        first = network.first.weight.double().unflatten(1, (2, network.modulus))
+        first = torch.unflatten(network.first.weight.double(), 1, (2, network.modulus))
         second = network.second.weight.double().T
         power = _power(first).sum(1)
         inputs = _dominant(power, first.square().sum((1, 2)))
@@ -62,7 +62,7 @@ def fourier_features(network: QuadraticNetwork) -> FourierFeatures:
 def _power(values: Tensor) -> Tensor:
     """Power at frequencies 1 … ⌊p/2⌋ of functions on ℤ_p, along the last axis."""
     p = values.shape[-1]
-    power = torch.fft.rfft(values, norm="ortho").abs().square()[..., 1:]
+    power: Tensor = torch.fft.rfft(values, norm="ortho").abs().square()[..., 1:]
     weight = torch.full((p // 2,), 2.0, dtype=power.dtype, device=power.device)
     if p % 2 == 0:
         weight[-1] = 1.0  # p/2 is its own negative
@@ -90,7 +90,7 @@ def unit_strengths(network: QuadraticNetwork) -> Tensor:
     """
     p = network.modulus
     with torch.no_grad():
-        u, t = network.first.weight.double().unflatten(1, (2, p)).unbind(1)
+        u, t = torch.unflatten(network.first.weight.double(), 1, (2, p)).unbind(1)
         features = (u[:, :, None] + t[:, None, :]).square().flatten(1)
         spread = (features - features.mean(1, keepdim=True)).square().sum(1).sqrt()
         return spread * network.second.weight.double().square().sum(0).sqrt()

@@ -44,8 +44,8 @@ class QuadraticNetwork(nn.Module):
         super().__init__()
         w, v = initial_weights(modulus, width, seed, scale)
         self.modulus = modulus
-        self.first = nn.utils.skip_init(nn.Linear, 2 * modulus, width, bias=False)
-        self.second = nn.utils.skip_init(nn.Linear, width, modulus, bias=False)
+        self.first = nn.Linear(2 * modulus, width, bias=False, device="meta").to_empty(device="cpu")
+        self.second = nn.Linear(width, modulus, bias=False, device="meta").to_empty(device="cpu")
         with torch.no_grad():
             self.first.weight.copy_(w)
             self.second.weight.copy_(v)
@@ -180,7 +180,7 @@ class ModularTransformer(nn.Module):
     def forward(self, pairs: Tensor) -> Tensor:
         """Logits, shape (examples, p), of pairs (a, b) as whole numbers or one-hot rows of length 2p."""
         if pairs.is_floating_point():
-            pairs = pairs.unflatten(-1, (2, self.modulus)).argmax(-1)
+            pairs = torch.unflatten(pairs, -1, (2, self.modulus)).argmax(-1)
         sign = torch.full_like(pairs[..., :1], self.modulus)
         stream = self.embedding[torch.cat([pairs, sign], -1)] + self.places
         for block in self.blocks:
@@ -201,7 +201,7 @@ class _Block(nn.Module):
 
     def forward(self, stream: Tensor) -> Tensor:
         """The stream after attention and the ReLU network, shape (examples, 3, width)."""
-        query, key, value = (stream @ self.mixing.T).unflatten(-1, (3, self.heads, -1)).movedim(-3, 0)
+        query, key, value = torch.unflatten(stream @ self.mixing.T, -1, (3, self.heads, -1)).movedim(-3, 0)
         query, key, value = (t.transpose(-2, -3) for t in (query, key, value))  # (examples, heads, places, size)
         # Written out: the fused kernel has no batching rule on CPUs and no second derivative.
         scores = query @ key.transpose(-1, -2) / math.sqrt(query.shape[-1])

@@ -112,7 +112,7 @@ def lazy_ridge(features: Tensor, targets: Tensor, penalty: float, centred: bool 
         # Singular values below this are rounding; with a penalty they do no harm, without one they would be inverted.
         zero = values <= values.max() * max(f.shape) * torch.finfo(f.dtype).eps
         factors = torch.where(zero, 0.0, values / torch.where(zero, 1.0, values.square() + penalty))
-        return right.T @ (factors[:, None] * (left.T @ y))
+        return torch.matmul(right.T, factors[:, None] * (left.T @ y))
 
 
 def _centred(matrix: Tensor) -> Tensor:

@@ -117,11 +117,11 @@ def truncated(weight: Tensor, rank: int) -> Tensor:
     if min(weight.shape) <= _SMALL:
         u, s, v = torch.linalg.svd(matrix, full_matrices=False)
         s[rank:] = 0
-        return (u * s @ v).to(weight)
+        return torch.matmul(u * s, v).to(weight)
     wide = matrix if matrix.shape[0] <= matrix.shape[1] else matrix.T
     vectors = torch.linalg.eigh(wide @ wide.T).eigenvectors  # ascending
     kept = vectors[:, vectors.shape[1] - rank :]
-    cut = kept @ (kept.T @ wide)
+    cut: Tensor = kept @ (kept.T @ wide)
     return (cut if wide is matrix else cut.T).to(weight)
 
 

@@ -83,7 +83,8 @@ class ResidualNet(nn.Module):
         for first, second in zip(self.first, self.second, strict=True):
             z = second(torch.relu(first(h)))
             h = torch.relu(h + z if self.skip else z)
-        return self.output(functional.adaptive_avg_pool2d(h, 2).flatten(1))
+        found: Tensor = self.output(functional.adaptive_avg_pool2d(h, 2).flatten(1))
+        return found
 
 
 def cells(size: str, seed: int) -> list[Cell]:
@@ -126,12 +127,11 @@ def trained(model: nn.Module, x: Tensor, y: Tensor, *, epochs: int, batch: int, 
         rest: `decay` of weights; `level`, a mean loss to stop at; `seed` of the order of examples.
     """
     optimizer = torch.optim.SGD(model.parameters(), lr=rate, momentum=0.9, weight_decay=rest["decay"])
-    generator = torch.Generator().manual_seed(rest["seed"])
-    steps = 0
+    generator, steps = torch.Generator().manual_seed(rest["seed"]), 0
     for _ in range(epochs):
-        for index in torch.randperm(len(x), generator=generator).to(x.device).split(batch):
+        for index in torch.split(torch.randperm(len(x), generator=generator).to(x.device), batch):
             optimizer.zero_grad()
-            functional.cross_entropy(model(x[index]), y[index]).backward()
+            torch.autograd.backward(functional.cross_entropy(model(x[index]), y[index]))
             nn.utils.clip_grad_norm_(model.parameters(), 1.0)
             optimizer.step()
             steps += 1

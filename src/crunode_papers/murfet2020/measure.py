@@ -205,7 +205,7 @@ def _as_coded(
     straight = torch.ones_like(data.slope)
 
     def mixture(draws: Tensor) -> Tensor:
-        turned = draws.unflatten(-1, (2, DIM, DIM)).mT.flatten(-3)
+        turned = torch.unflatten(draws, -1, (2, DIM, DIM)).mT.flatten(-3)
         return kl_draws(tests, data.test_truth, data.test_noise, straight, turned, floor=_UNDERFLOW)
 
     square = DIM * DIM

@@ -128,7 +128,7 @@ def energy_one(h: Tensor, y: Tensor) -> Energy:
     cross = (y.double() @ h.mT.double())[:, None].to(h.dtype)
 
     def energy(w: Tensor) -> tuple[Tensor, Tensor]:
-        b = w.unflatten(-1, (DIM, DIM))
+        b = torch.unflatten(w, -1, (DIM, DIM))
         product = b @ gram
         return (b * (product / 2 - cross)).sum((-1, -2)), (product - cross).flatten(-2)
 
@@ -147,7 +147,7 @@ def energy_linear(x: Tensor, y: Tensor) -> Energy:
     cross = (y.double() @ x.mT.double())[:, None].to(x.dtype)
 
     def energy(w: Tensor) -> tuple[Tensor, Tensor]:
-        a, b = w.unflatten(-1, (2, DIM, DIM)).unbind(-3)
+        a, b = torch.unflatten(w, -1, (2, DIM, DIM)).unbind(-3)
         both = b @ a
         product = both @ gram
         level = (both * (product / 2 - cross)).sum((-1, -2)) + w.square().sum(-1) / 2
@@ -168,7 +168,7 @@ def energy_two(x: Tensor, y: Tensor) -> Energy:
     sets, _, length = x.shape
 
     def energy(w: Tensor) -> tuple[Tensor, Tensor]:
-        a, b = w.unflatten(-1, (2, DIM, DIM)).unbind(-3)
+        a, b = torch.unflatten(w, -1, (2, DIM, DIM)).unbind(-3)
         chains = w.shape[1]
         before = torch.bmm(a.reshape(sets, chains * DIM, DIM), x).view(sets * chains, DIM, length)
         after = before.relu_()
@@ -236,4 +236,4 @@ def normal_draws(mean: Tensor, precision: Tensor, count: int, seed: int, floor: 
     values = values.abs() if floor is None else values.clamp(min=floor)
     generator = torch.Generator().manual_seed(seed)
     noise = torch.randn(len(mean), count, mean.shape[1], generator=generator).to(mean.device).double()
-    return (mean[:, None].double() + (noise * values.rsqrt()[:, None]) @ vectors.mT).to(mean.dtype)
+    return mean[:, None].double().add((noise * values.rsqrt()[:, None]) @ vectors.mT).to(mean.dtype)

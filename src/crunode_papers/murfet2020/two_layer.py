@@ -108,15 +108,15 @@ def live_units(land: Landscape, positions: np.ndarray) -> np.ndarray:
         >>> int(live_units(land, land.center.cpu().numpy()))
         4
     """
-    corners = _hull(land.data.tensors()[0].double().cpu().numpy())
     hidden = land.packing.shapes[0][0]
     w, b = positions[..., : 2 * hidden], positions[..., 2 * hidden : 3 * hidden]
     w = w.reshape(*positions.shape[:-1], hidden, 2).astype(np.float64)
     # The largest value of a linear function over points is at a corner of their hull.
     highest = np.full(b.shape, -np.inf)
-    for corner in corners:
+    for corner in _hull(land.data.tensors()[0].double().cpu().numpy()):
         np.maximum(highest, w @ corner, out=highest)
-    return (highest + b > 0).sum(-1)
+    found: np.ndarray = (highest + b > 0).sum(-1)
+    return found
 
 
 def _hull(points: np.ndarray) -> np.ndarray:

@@ -79,7 +79,8 @@ def norm(tensors: Sequence[Tensor]) -> Tensor:
     """
     if _are_plain(tensors):  # products take half the time of norms
         return _product(tensors, tensors).sqrt()
-    return torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(tensors))))
+    found: Tensor = torch.linalg.vector_norm(torch.stack(torch._foreach_norm(list(tensors))))
+    return found
 
 
 def _product(one: Sequence[Tensor], other: Sequence[Tensor]) -> Tensor:
@@ -113,5 +114,5 @@ def _direction(group: dict[str, Any], state: Any, gradient: Tensor | None) -> Te
     if not group["nesterov"]:
         return norm(buffers)
     own = _product(gradients, gradients) if gradient is None else gradient.square()
-    square = own + 2 * momentum * _product(gradients, buffers) + momentum**2 * _product(buffers, buffers)
+    square: Tensor = own + 2 * momentum * _product(gradients, buffers) + momentum**2 * _product(buffers, buffers)
     return square.clamp(min=0).sqrt()

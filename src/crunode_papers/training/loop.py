@@ -194,7 +194,7 @@ class _Batches:
             for k in order.tolist():
                 yield self._whole[k], Examples([self._whole[k]]).rows
         else:
-            for index in order.to(self._device).split(self._size):
+            for index in torch.split(order.to(self._device), self._size):
                 yield self._examples.take(index), len(index)
 
 
@@ -229,12 +229,11 @@ class _Steps:
 
         def closure() -> Tensor:
             self._optimizer.zero_grad()
-            losses = self.module(batch, own=self._own)
+            losses: Tensor = self.module(batch, own=self._own)
             loss = losses.mean() if losses.ndim else losses
-            loss.backward()
+            torch.autograd.backward(loss)
             if not seen:  # some optimizers ask more than once in a step
-                gradients = [p.grad for group in self._groups for p in group if p.grad is not None]
-                seen.extend((loss.detach(), norm(gradients)))
+                seen.extend((loss.detach(), norm([p.grad for g in self._groups for p in g if p.grad is not None])))
             return loss
 
         self._optimizer.step(closure)

@@ -121,7 +121,7 @@ def _inputs(count: int, width: int, generator: torch.Generator) -> torch.Tensor:
     """Inputs from N(0, I) made to have exactly the identity as second moment, on which losses depend most."""
     x = torch.randn(count, width, generator=generator, dtype=torch.float64)
     factor = torch.linalg.cholesky(x.T @ x / count)
-    return torch.linalg.solve_triangular(factor, x.T, upper=False).T
+    return torch.t(torch.linalg.solve_triangular(factor, x.T, upper=False))
 
 
 def _regression(n: int, seed: int) -> tuple[Array, Array]:

@@ -55,7 +55,7 @@ class RealRoot:
 
     def holds(self, p: Sequence[Any]) -> bool:
         """Whether a divisor p of the polynomial vanishes at the root."""
-        return (value_at(p, self.low) > 0) != (value_at(p, self.high) > 0)
+        return bool((value_at(p, self.low) > 0) != (value_at(p, self.high) > 0))
 
 
 class AlgebraicNumber:
@@ -188,16 +188,16 @@ class AlgebraicNumber:
         return not (self - other)
 
     def __gt__(self, other: Any) -> bool:
-        return (self - other).sign() > 0
+        return bool((self - other).sign() > 0)
 
     def __lt__(self, other: Any) -> bool:
-        return (self - other).sign() < 0
+        return bool((self - other).sign() < 0)
 
     def __ge__(self, other: Any) -> bool:
-        return (self - other).sign() >= 0
+        return bool((self - other).sign() >= 0)
 
     def __le__(self, other: Any) -> bool:
-        return (self - other).sign() <= 0
+        return bool((self - other).sign() <= 0)
 
     def __abs__(self) -> AlgebraicNumber:
         return self if self.sign() >= 0 else -self

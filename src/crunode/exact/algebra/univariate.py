@@ -113,7 +113,7 @@ def value_at(p: Sequence[Any], x: Any) -> Any:
 
 
 def _sign(value: Any) -> int:
-    return (value > 0) - (value < 0)
+    return int(value > 0) - int(value < 0)
 
 
 def _chain(p: Coefficients) -> list[Coefficients]:

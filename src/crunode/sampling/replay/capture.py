@@ -28,7 +28,7 @@ class Captured:
         # The graph reads the function's constants where they lie; without it that memory would go to others.
         self.fn = fn
         self.graph = torch.cuda.CUDAGraph()
-        current, side = torch.cuda.current_stream(), torch.cuda.Stream()
+        current, side = torch.cuda.current_stream(), torch.cuda.Stream()  # type: ignore[no-untyped-call]
         side.wait_stream(current)
         with torch.no_grad(), torch.cuda.stream(side):  # libraries set themselves up in the first calls
             for _ in range(3):

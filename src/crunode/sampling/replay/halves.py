@@ -39,7 +39,7 @@ def pays(a: Tensor, b: Tensor) -> bool:
 
 def largest(x: Tensor) -> Tensor:
     """The size of the largest entry, or a little more than nothing."""
-    return torch.linalg.vector_norm(x, torch.inf).clamp(min=1e-30)
+    return torch.clamp(torch.linalg.vector_norm(x, torch.inf), min=1e-30)
 
 
 def halved(x: Tensor, size: Tensor) -> Tensor:

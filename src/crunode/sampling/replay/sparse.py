@@ -42,7 +42,7 @@ def most_nonzero(tensor: Tensor) -> int:
         1
     """
     rows = tensor.reshape(-1, tensor.shape[-1])
-    return max((int(part.count_nonzero(-1).max()) for part in rows.split(4096) if part.numel()), default=0)
+    return max((int(part.count_nonzero(-1).max()) for part in torch.split(rows, 4096) if part.numel()), default=0)
 
 
 def sparse_tensors(batch: Sequence[Tensor], examples: Sequence[Tensor]) -> dict[int, int]:

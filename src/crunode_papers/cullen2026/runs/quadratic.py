@@ -81,9 +81,8 @@ class QuadraticPoints:
         if not self.own:
             return self.given[:, None]
         w = self.centers[:, part]
-        return torch.bmm(self._units(w, self._pairs(w.shape[1], None)).square(), self._layers(w)[1]).unflatten(
-            0, w.shape[:2]
-        )
+        features = self._units(w, self._pairs(w.shape[1], None)).square()
+        return torch.unflatten(torch.bmm(features, self._layers(w)[1]), 0, w.shape[:2])
 
     def slopes(self, w: Tensor, targets: Tensor, index: Tensor | None) -> Tensor:
         """∇L by all weights, with P⊥ along the examples that are taken.
@@ -126,7 +125,7 @@ class QuadraticPoints:
         return units.view(*pairs.shape[:2], -1)
 
     def _gap(self, features: Tensor, second: Tensor, targets: Tensor, rows: int, index: Tensor | None) -> Tensor:
-        gap = torch.bmm(features, second).unflatten(0, (-1, rows))
+        gap = torch.unflatten(torch.bmm(features, second), 0, (-1, rows))
         wanted = targets.repeat_interleave(rows // targets.shape[1], 1)
         if index is not None:
             wanted = wanted.gather(2, index[..., None].expand(-1, -1, -1, self.modulus))

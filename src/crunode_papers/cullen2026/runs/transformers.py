@@ -40,9 +40,8 @@ class _Packed:
         return torch.cat([parameter.detach().reshape(-1) for parameter in model.parameters()])
 
     def logits(self, w: Tensor, pairs: Tensor) -> Tensor:
-        parts = w.split(self.sizes)
-        weights = {name: part.view(shape) for (name, shape), part in zip(self.shapes.items(), parts, strict=True)}
-        found: Tensor = functional_call(self.model, weights, (pairs,))
+        parts = zip(self.shapes.items(), torch.split(w, self.sizes), strict=True)
+        found: Tensor = functional_call(self.model, {name: part.view(shape) for (name, shape), part in parts}, (pairs,))
         return found
 
     def loss(self, w: Tensor, pairs: Tensor, shares: Tensor) -> Tensor:
@@ -90,8 +89,9 @@ class TransformerPoints:
         if not self.own:
             return self.given[:, None]
         w = self.centers[:, part]
-        pairs = self.pairs[:, None].expand(-1, w.shape[1], -1, -1)
-        return vmap(self.packed.logits)(w.flatten(0, 1), pairs.flatten(0, 1)).softmax(-1).unflatten(0, w.shape[:2])
+        pairs = self.pairs[:, None].expand(-1, w.shape[1], -1, -1).flatten(0, 1)
+        logits = vmap(self.packed.logits)(w.flatten(0, 1), pairs)
+        return torch.unflatten(logits.softmax(-1), 0, w.shape[:2])
 
     def _examples(self, rows: int, targets: Tensor, index: Tensor | None) -> tuple[Tensor, Tensor]:
         pairs = self.pairs[:, None].expand(-1, rows, -1, -1)
@@ -103,7 +103,8 @@ class TransformerPoints:
 
     def slopes(self, w: Tensor, targets: Tensor, index: Tensor | None) -> Tensor:
         """∇L by all weights."""
-        return vmap(grad(self.packed.loss))(w.flatten(0, 1), *self._examples(w.shape[1], targets, index)).view_as(w)
+        found: Tensor = vmap(grad(self.packed.loss))(w.flatten(0, 1), *self._examples(w.shape[1], targets, index))
+        return found.view_as(w)
 
     def losses(self, w: Tensor, targets: Tensor) -> Tensor:
         """L_n on all training pairs."""
