@@ -196,13 +196,16 @@ def explain(
         raise InputError(f"expected the code of a finding, got {code!r}; nearest: {', '.join(near)}")
     kinds = list(FINDINGS.values()) if code is None else [FINDINGS[code.upper()]]
     if as_json:
-        found = [dict(vars(kind)) for kind in kinds]
+        told = ("code", "title", "severity", "meaning")
+        found = [{**{k: getattr(kind, k) for k in told}, "remedy": kind.remedy.on_command_line} for kind in kinds]
         print_json(found if code is None else found[0])
     elif code is None:
         print("\n".join(f"{kind.code:<9} {kind.severity:<8} {kind.title}" for kind in kinds))
     else:
         (kind,) = kinds
-        print(f"{kind.code} {kind.title} ({kind.severity})\n\n{kind.meaning}\n\nWhat to do: {kind.remedy}")
+        print(
+            f"{kind.code} {kind.title} ({kind.severity})\n\n{kind.meaning}\n\nWhat to do: {kind.remedy.on_command_line}"
+        )
 
 
 @app.command()

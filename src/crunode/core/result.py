@@ -38,7 +38,7 @@ class Finding:
     def of(cls, code: str, message: str) -> Finding:
         """Build a finding of a registered `code` with the particulars in `message`."""
         kind = FINDINGS[code]
-        return cls(code, kind.severity, f"{kind.title}: {message}", kind.remedy)
+        return cls(code, kind.severity, f"{kind.title}: {message}", str(kind.remedy))
 
     def __str__(self) -> str:
         return f"{self.code} {self.message}. {self.remedy}"

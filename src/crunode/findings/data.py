@@ -61,7 +61,9 @@ KINDS = [
         "The labels are noisy, and scatter around the predictions at the center as they would if the center were the "
         "truth. Their noise then says nothing of the learning coefficient but moves the minimum of the loss away from "
         "the center, so the model's own predictions are taken for labels.",
-        "Nothing to do; give labels='given' to sample with the labels as they are.",
+        "Nothing to do; {} to sample with the labels as they are.",
+        "give labels='given'",
+        "add --set labels=given",
     ),
     FindingKind(
         "DATA505",
@@ -69,6 +71,8 @@ KINDS = [
         "info",
         "The labels carry no noise, so a part of the examples with more than twice as many output values as the model "
         "has parameters has the same learning coefficient as all of them, and is sampled exactly in their place.",
-        "Nothing to do; give a kernel, such as kernel=crunode.SGLD(), to sample with all examples.",
+        "Nothing to do; {} to sample with all examples.",
+        "give a kernel, such as kernel=crunode.SGLD(),",
+        "add a kernel, such as --set kernel=SGLD,",
     ),
 ]

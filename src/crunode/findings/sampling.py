@@ -82,7 +82,9 @@ KINDS = [
         "the Jacobian of parameters to outputs has the same rank there and at points of the valley around it. The "
         "learning coefficient is then half that rank, which is the value. Chains are run only where something is given "
         "that is about them.",
-        "Nothing. Give draws= to see chains beside it, or target='basin' for what chains with a weak prior drift to.",
+        "Nothing. To see chains beside it, or what chains with a weak prior drift to, {}.",
+        "give draws= or target='basin'",
+        "add --set draws=400 or --set target=basin",
     ),
     FindingKind(
         "LLC110",
@@ -101,7 +103,9 @@ KINDS = [
         "A short descent on all data from the center lowers the loss by so much that nbeta times it is more than half "
         "of the estimate, which label noise alone does not do. The center lies on a slope or at a saddle, where there "
         "is no learning coefficient; a value beside this is that of another place, or of none.",
-        "Train longer, or give polish=True to estimate at a minimum nearby.",
+        "Train longer, or {} to estimate at a minimum nearby.",
+        "give polish=True",
+        "add --set polish=true",
     ),
     FindingKind(
         "LLC112",
@@ -110,8 +114,9 @@ KINDS = [
         "The weights were to be moved to a minimum nearby before the estimate, and the loss was still falling when the "
         "gradients for it were spent, or when the weights had moved by ten times their size. There may be no minimum, "
         "as with classes that can be told apart without error, where the loss falls for ever as the weights grow.",
-        "Train longer first, or give a larger number of gradients, as in polish=10000; add weight decay to the loss "
-        "where it has no minimum.",
+        "Train longer first, or {} for more gradients; add weight decay to the loss where it has no minimum.",
+        "give a larger number, as in polish=10000,",
+        "add a larger number, as in --set polish=10000,",
     ),
     FindingKind(
         "LLC113",
@@ -172,7 +177,9 @@ KINDS = [
         "Multiplicity m gives a slope of −(m − 1) in 1/log nbeta, which is never above zero; this one is, by more than "
         "three standard errors. Label noise makes estimates fall with nbeta, and so do cold chains that have not "
         "equilibrated; the intercept is not the learning coefficient then.",
-        "With noisy labels take llc, or sample landscape.self_labelled(); otherwise raise warmup.",
+        "With noisy labels {}; otherwise raise warmup.",
+        "take llc, or sample landscape.self_labelled()",
+        "use crunode llc",
     ),
     FindingKind(
         "LLC120",
@@ -180,7 +187,9 @@ KINDS = [
         "error",
         "The chain of a large network sees less the colder it is, even held close: it leaves the weights for where the "
         "coefficient is less.",
-        "Raise the budget, or ask for the least coefficient within reach by target='basin'.",
+        "Raise the budget, or ask for the least coefficient within reach by {}.",
+        "target='basin'",
+        "--set target=basin",
     ),
     FindingKind(
         "MC201",
@@ -249,7 +258,9 @@ KINDS = [
         "warning",
         "Trajectories were cut off at the largest depth before they turned back. The draws are valid, but chains move "
         "more slowly than they could.",
-        "Raise depth, learn scales with metric='diagonal', or raise the precision.",
+        "Raise depth, {}, or raise the precision.",
+        "learn scales with metric='diagonal'",
+        "learn scales with --set kernel='NUTS(metric=\"diagonal\")'",
     ),
     FindingKind(
         "MC301",

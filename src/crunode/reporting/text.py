@@ -11,6 +11,7 @@ from urllib.parse import unquote
 
 from crunode.core.origin import described
 from crunode.core.result import Estimate, Finding
+from crunode.findings import FINDINGS
 from crunode.store.chunks import length
 from crunode.store.folder import well_formed
 from crunode.store.run_store import RunStore, load_estimate
@@ -32,7 +33,9 @@ def describe_findings(findings: Iterable[Finding]) -> str:
     lines = []
     for finding in findings:
         lines += _wrapped(f"{finding.severity} {finding.code}: {finding.message}", "", "    ")
-        lines += _wrapped(finding.remedy, "    ", "    ")
+        known = FINDINGS.get(finding.code)  # that of another version stays as it was written
+        same = known is not None and finding.remedy == str(known.remedy)
+        lines += _wrapped(known.remedy.on_command_line if known and same else finding.remedy, "    ", "    ")
     return "\n".join(lines)
 
 

@@ -21,7 +21,7 @@ def test_every_finding_says_what_it_means_and_what_to_do(code):
     kind = FINDINGS[code]
     assert kind.severity in ("info", "warning", "error")
     assert kind.meaning.endswith(".")
-    assert kind.remedy.endswith(".")
+    assert str(kind.remedy).endswith(".")
     assert str(Finding.of(code, "seen")) == f"{code} {kind.title}: seen. {kind.remedy}"
 
 
