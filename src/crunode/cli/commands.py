@@ -107,18 +107,14 @@ def llc(
     as_json: Json = False,
 ) -> None:
     """Estimate the local learning coefficient, e.g. crunode llc mypkg.exp:landscape --set chains=8."""
-    from crunode import llc as estimate_llc
-    from crunode.jobs.loading import landscape_from, options_from, weights_from
+    from crunode.jobs.call import Call
+    from crunode.jobs.loading import settings_from
     from crunode.jobs.rerunning import record_call
     from crunode.reporting.text import describe_estimate
 
     with _quiet(as_json):
-        options = options_from(settings or ())
-        executor = executor_from(on, workers, deadline)
-        land = landscape_from(target)
-        if weights is not None:
-            land = land.at(weights_from(weights))
-        estimate = estimate_llc(land, seed=seed, store=store, executor=executor, on_failure="return", **options)
+        call = Call("llc", target, seed, settings_from(settings or ()), weights)
+        estimate = call.estimate(store, executor_from(on, workers, deadline))
         record_call(store, "llc", target, settings or (), seed, weights)
     if as_json:
         print_json(estimate.to_dict())

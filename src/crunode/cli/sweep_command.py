@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from crunode._extras import need
 from crunode.errors import InputError
@@ -54,21 +54,17 @@ def run_sweep(
         crunode.errors.InputError: expected a picture as .png, .pdf or .svg, got sweep.xls
     """
     check_picture(plot)
-    from crunode import sweep
-    from crunode.jobs.loading import landscape_from, options_from, weights_from
+    from crunode.jobs.call import Call
+    from crunode.jobs.loading import options_of, settings_from
     from crunode.jobs.rerunning import record_call
 
-    options: dict[str, Any] = options_from(settings)
-    foreign = [key for key in options if key not in _SETTINGS]
+    given = settings_from(settings)
+    foreign = [key for key in options_of(given) if key not in _SETTINGS]
     if foreign:
         hint = f"; values of it go on an axis, as --{foreign[0]}" if foreign[0] in ("nbeta", "precision") else ""
         raise InputError(f"expected settings among {', '.join(_SETTINGS)} for a sweep, got {foreign[0]!r}{hint}")
-    land = landscape_from(target)
-    if weights is not None:
-        land = land.at(weights_from(weights))
-    given: dict[str, Any] = {name: values or None for name, values in axes.items()}
-    found = sweep(land, **given, seed=seed, store=store, executor=executor, **options)
-    record_call(store, "sweep", target, settings, seed, weights, given)
+    found = Call("sweep", target, seed, given, weights, axes=axes).sweep(store, executor)
+    record_call(store, "sweep", target, settings, seed, weights, {name: each or None for name, each in axes.items()})
     if plot is not None:
         found.plot().savefig(plot)
     return found

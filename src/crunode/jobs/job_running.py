@@ -14,10 +14,12 @@ from typing import Any
 
 from crunode.core.execute import Executor, Serial
 from crunode.core.logs import log, logging_to
-from crunode.core.result import provenance
+from crunode.core.result import Estimate, provenance
 from crunode.errors import DeadlineReached, DiagnosticWarning, EstimationError, InputError, StoreError
+from crunode.jobs.call import Call
 from crunode.jobs.job_file import JobFile, Unit
-from crunode.jobs.loading import landscape_from, options_of, weights_from
+from crunode.jobs.loading import landscape_from
+from crunode.jobs.recipe import Run
 from crunode.jobs.registry import recipe
 from crunode.store.atomic import PATIENCE, acquire, digest
 from crunode.store.documents import document_bytes, dumps, plain, read_document
@@ -241,26 +243,17 @@ def _failed(work: Work, error: BaseException, seconds: float) -> Outcome:
 
 def _computed(work: Work) -> tuple[bool, str, dict[str, Any]]:
     unit = work.unit
-    if unit.kind == "recipe":
-        run = recipe(unit.subject).run(unit.size, unit.seed, work.place, work.executor)
-        if any(result.error is not None for result in run.results):
-            failed = [result.cell.name for result in run.results if result.error is not None]
-            raise EstimationError(f"{len(failed)} of {len(run.results)} cells failed: {', '.join(failed[:5])}")
-        agree = sum(row.verdict == "agrees" for row in run.rows)
-        return run.ok, f"{agree} of {len(run.rows)} rows agree", run.to_dict()
-    land = landscape_from(unit.subject)
-    if unit.weights is not None:
-        land = land.at(weights_from(work.base / unit.weights))
-    options = options_of(unit.settings)
-    if unit.kind == "sweep":
-        from crunode.estimators.sweeps import sweep
-
-        found = sweep(land, **unit.axes, seed=unit.seed, store=work.place, executor=work.executor, **options)  # type: ignore[arg-type]
-        return found.ok, f"{len(found.cells)} cells; {found.estimate}", found.to_dict()
-    from crunode.estimators.coefficient import llc
-
-    estimate = llc(land, seed=unit.seed, store=work.place, on_failure="return", **options)
-    return estimate.ok, str(estimate), estimate.to_dict()
+    weights = None if unit.weights is None else work.base / unit.weights
+    call = Call(unit.kind, unit.subject, unit.seed, unit.settings, weights, unit.size, unit.axes)
+    found = call.make(work.place, work.executor)
+    if isinstance(found, Run):
+        if any(result.error is not None for result in found.results):
+            failed = [result.cell.name for result in found.results if result.error is not None]
+            raise EstimationError(f"{len(failed)} of {len(found.results)} cells failed: {', '.join(failed[:5])}")
+        agree = sum(row.verdict == "agrees" for row in found.rows)
+        return found.ok, f"{agree} of {len(found.rows)} rows agree", found.to_dict()
+    summary = str(found) if isinstance(found, Estimate) else f"{len(found.cells)} cells; {found.estimate}"
+    return found.ok, summary, found.to_dict()
 
 
 def _file_mark(path: Path) -> str:

@@ -11,6 +11,8 @@ from typing import Any
 from crunode.core.landscape import Landscape
 from crunode.core.result import Draws
 from crunode.errors import InputError
+from crunode.jobs.call import Call
+from crunode.jobs.loading import settings_from
 from crunode.store.atomic import digest
 from crunode.store.calls import read_call, write_call
 from crunode.store.catalog_scan import LEFTOVER
@@ -124,7 +126,8 @@ def rerun(
             f"making {folder} again runs the code of {replay.imports}, as the folder says; look at it, then repeat "
             "with trust=True (crunode rerun: --yes)"
         )
-    return _REPLAYS[replay.kind](replay.arguments, target, executor)
+    make = _run_draws if replay.kind == "draws" else _made
+    return make(replay.arguments, target, executor)
 
 
 def record_call(
@@ -182,7 +185,7 @@ def _recipe(record: RunRecord) -> Replay:
             "the release that the folder's provenance names"
         )
     words = f"crunode recipe run {name} --size {size} --seed {seed}"
-    return Replay("recipe", words, None, {"name": name, "size": size, "seed": seed})
+    return Replay("recipe", words, None, {"call": Call("recipe", name, record.seed, size=size), "kept": {}})
 
 
 def _call(call: Mapping[str, Any], home: Path) -> Replay:
@@ -200,7 +203,10 @@ def _call(call: Mapping[str, Any], home: Path) -> Replay:
     for name, axis in zip(_AXES, axes, strict=True):
         shown += [f"--{name.removesuffix('s')} {value}" for value in axis or ()]
     shown += [f"--weights {weights}"] if weights is not None else []
-    return Replay(command, " ".join([*shown, f"--seed {given.get('seed', 0)}"]), given["target"], given)
+    seed, values = given.get("seed", 0), dict(zip(_AXES, axes, strict=True))
+    options = settings_from(settings)
+    made = Call(command, given["target"], seed, options, None if weights is None else Path(weights), axes=values)
+    return Replay(command, " ".join([*shown, f"--seed {seed}"]), given["target"], {"call": made, "kept": given})
 
 
 def _draws(record: RunRecord, landscape: Landscape) -> Replay:
@@ -220,42 +226,15 @@ def _draws(record: RunRecord, landscape: Landscape) -> Replay:
     return Replay("draws", words, None, {"asked": asked, "landscape": landscape})
 
 
-def _run_recipe(given: Mapping[str, Any], target: Path, executor: Any) -> Any:
-    from crunode.jobs.registry import recipe
-
-    return recipe(given["name"]).run(given["size"], given["seed"], target, executor)
-
-
-def _landscape(given: Mapping[str, Any]) -> Landscape:
-    from crunode.jobs.loading import landscape_from, weights_from
-
-    weights = None if given.get("weights") is None else Path(given["weights"])
-    if weights is not None and not weights.is_file():
-        raise InputError(f"cannot make the run again: its weights {weights} are not there; put them back")
-    if weights is not None and weights_mark(weights) != given.get("weights_sha256"):
-        raise InputError(f"cannot make the run again: its weights {weights} have changed; put the old ones back")
-    land = landscape_from(given["target"])
-    return land if weights is None else land.at(weights_from(weights))
-
-
-def _run_llc(given: Mapping[str, Any], target: Path, executor: Any) -> Any:
-    from crunode.estimators.coefficient import llc
-    from crunode.jobs.loading import options_from
-
-    options = options_from(given.get("settings", []))
-    options |= {"seed": given.get("seed", 0), "store": target, "executor": executor, "on_failure": "return"}
-    found = llc(_landscape(given), **options)
-    write_call(target, "llc", given)
-    return found
-
-
-def _run_sweep(given: Mapping[str, Any], target: Path, executor: Any) -> Any:
-    from crunode.estimators.sweeps import sweep
-    from crunode.jobs.loading import options_from
-
-    options = {**options_from(given.get("settings", [])), **{name: given.get(name) for name in _AXES}}
-    found = sweep(_landscape(given), seed=given.get("seed", 0), store=target, executor=executor, **options)
-    write_call(target, "sweep", given)
+def _made(given: Mapping[str, Any], target: Path, executor: Any) -> Any:
+    call, kept = given["call"], given["kept"]
+    if call.weights is not None and not call.weights.is_file():
+        raise InputError(f"cannot make the run again: its weights {call.weights} are not there; put them back")
+    if call.weights is not None and weights_mark(call.weights) != kept.get("weights_sha256"):
+        raise InputError(f"cannot make the run again: its weights {call.weights} have changed; put the old ones back")
+    found = call.make(target, executor)
+    if call.kind != "recipe":
+        write_call(target, call.kind, kept)
     return found
 
 
@@ -284,6 +263,3 @@ def _run_draws(given: Mapping[str, Any], target: Path, executor: Any) -> Draws:
     except (KeyError, TypeError, AttributeError) as error:
         raise InputError(f"expected the settings of cr.sample under spec.asked, got others ({error!r})") from error
     return sample(posterior, kernel, store=target, executor=executor, keep=keep, **counts)
-
-
-_REPLAYS = {"recipe": _run_recipe, "llc": _run_llc, "sweep": _run_sweep, "draws": _run_draws}
