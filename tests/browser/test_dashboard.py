@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-TOY, CELLS = "murfet2020-volume", 9
+TOY, CELLS = "toy-volumes", 9
 PATIENCE = 240_000
 
 
