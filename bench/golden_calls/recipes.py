@@ -20,6 +20,7 @@ WHOLE = (
     "saghir2024-optimizers",
     "saghir2024-overfitting",
     "saghir2024-smoothing",
+    "toy-volumes",
 )
 CELLS = {
     "cooper2021-dimension": ("sigmoid", "gelu", "images", "signals", "relu", "repeated"),

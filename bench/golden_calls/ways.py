@@ -21,7 +21,6 @@ from safetensors.torch import save_file
 import crunode as cr
 from crunode.cli import main
 from crunode.findings import FINDINGS
-from crunode_papers.hitchcock2025.__main__ import main as benchmark
 from golden_calls import call, landscapes, refused
 
 NOISY = "golden_calls.landscapes:noisy"
@@ -122,6 +121,8 @@ def _() -> object:
 
 @call("command bench")
 def _() -> object:
+    from crunode_papers.hitchcock2025.__main__ import main as benchmark  # the papers can be missing
+
     line = "--class 1K --count 1 --budget 3000 --examples 200 --set chains=2 --set nbeta=50.0 --json"
     found = command(line, run=benchmark)
     return found["code"], found.get("json")

@@ -38,7 +38,22 @@ def serving(root, *options):
 
 
 @pytest.fixture(scope="session")
-def root(tmp_path_factory) -> Path:
+def slow_recipes(tmp_path_factory):
+    """A package beside crunode that offers the recipes of slow_volumes.py to all processes started from here."""
+    site = tmp_path_factory.mktemp("site")
+    info = site / "slow_volumes-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: slow-volumes\nVersion: 1.0\n")
+    points = "watched-volumes = slow_volumes:WATCHED\nendless-volumes = slow_volumes:ENDLESS\n"
+    (info / "entry_points.txt").write_text(f"[crunode.recipes]\n{points}")
+    shutil.copy(Path(__file__).with_name("slow_volumes.py"), site)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(site))
+        yield
+
+
+@pytest.fixture(scope="session")
+def root(tmp_path_factory, slow_recipes) -> Path:
     import warnings
 
     import torch

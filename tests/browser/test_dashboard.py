@@ -12,7 +12,7 @@ from urllib.parse import quote
 import pytest
 from playwright.sync_api import expect
 
-TOY, CELLS = "murfet2020-volume", 9
+TOY, CELLS = "watched-volumes", 9
 PATIENCE = 240_000
 
 
@@ -62,7 +62,7 @@ def test_a_toy_recipe_from_start_to_comparison(page, root):
     said = json.loads(crunode("recipe", "run", TOY, "--size", "toy", "--store", root / name, "--json"))
     table = page.get_by_role("region", name="Against the paper").get_by_role("table")
     heads = table.get_by_role("columnheader").all_text_contents()
-    assert len(said["rows"]) == 20
+    assert len(said["rows"]) == 18
     for row in said["rows"]:
         shown = table.get_by_role("row").filter(has=page.get_by_role("rowheader", name=row["name"], exact=True))
         cells = shown.locator("th, td").all_text_contents()
@@ -86,9 +86,9 @@ def test_a_toy_recipe_from_start_to_comparison(page, root):
 
 def test_a_recipe_can_be_stopped(page):
     page.goto("/recipes")
-    page.get_by_role("button", name="Start lazy-training at toy size").click()
-    page.get_by_role("button", name="Stop lazy-training, seed 0").click()
-    row = page.get_by_role("row", name=re.compile("lazy-training"))
+    page.get_by_role("button", name="Start endless-volumes at toy size").click()
+    page.get_by_role("button", name="Stop endless-volumes, seed 0").click()
+    row = page.get_by_role("row", name=re.compile("endless-volumes"))
     expect(row).to_contain_text("stopped", timeout=30_000)
 
 

@@ -150,6 +150,18 @@ def test_functions_import_optional_packages_through_need():
     assert not foreign, "import these with crunode._extras.need"
 
 
+def test_tests_of_crunode_need_no_paper():
+    """Where the papers are missing, tests/papers is left out, and all other tests pass."""
+    bound = [
+        f"{_relative(path)}, line {line}"
+        for path in TESTS
+        if not path.is_relative_to(ROOT / "tests" / "papers")
+        for line, name in _imported(ast.walk(_tree(path)))
+        if name.split(".")[0] == "crunode_papers"
+    ]
+    assert not bound, "move these to tests/papers"
+
+
 def test_papers_use_public_names():
     """Those that `crunode` or a package directly below it lists, which a third party's recipe can use as well."""
     offered: dict[str, set[str]] = {_dotted(path): _exports(_tree(path)) or set() for path in PACKAGES}

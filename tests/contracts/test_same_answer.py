@@ -184,11 +184,11 @@ def test_of_a_sweep(tmp_path):
 def test_of_the_dashboard(tmp_path):
     """A job that it starts is a recipe in a process of its own."""
     jobs = Jobs(tmp_path)
-    job = jobs.start("lazy-training", 1)
+    job = jobs.start("toy-volumes", 1)
     assert job.process.wait(120) in (0, 1), job.tail()
     kept = json.loads((job.home / "result.json").read_text())
     jobs.close()
-    free = plain_values(cr.recipe("lazy-training").run("toy", 1).to_dict())
+    free = plain_values(cr.recipe("toy-volumes").run("toy", 1).to_dict())
     rows = kept.get("rows") or kept["run"]["rows"]
     assert [(row["name"], row["ours"], row["verdict"]) for row in rows] == [
         (row["name"], row["ours"], row["verdict"]) for row in free["rows"]

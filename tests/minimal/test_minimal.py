@@ -79,7 +79,7 @@ def test_workers_give_the_same():
 
 
 def test_a_recipe_runs(tmp_path):
-    assert crunode.recipe("murfet2020-volume").run("toy", 0, store=tmp_path).ok
+    assert crunode.recipe("toy-volumes").run("toy", 0, store=tmp_path).ok
 
 
 def test_draws_are_not_converted_without_the_package(tmp_path):

@@ -26,7 +26,7 @@ FIELDS = (
 PIECES = (
     "../", "/etc/passwd", "%00", "\0", "<script>alert(1)</script>", "' OR 1=1 --", "{{7*7}}", "${7*7}", "$(id)", ";id",
     "|id", "\r\nx: y", "½", "\ud800", "-1", "1e999", "nan", "9" * 50, "a" * 3000, "[" * 500, "*", "?" * 50, "=", "&",
-    "draws", "running", "yes", "name", "value", "toy", "add", "regular", "murfet2020-volumes", "kernel.name=HMC", "",
+    "draws", "running", "yes", "name", "value", "toy", "add", "regular", "toy-volume", "kernel.name=HMC", "",
 )  # fmt: skip
 
 

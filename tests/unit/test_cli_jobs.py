@@ -35,7 +35,7 @@ def run(capsys, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent / "jobs"))
     monkeypatch.syspath_prepend(str(tmp_path))
     points = [metadata.EntryPoint("tiny", "tiny_recipe:RECIPE", registry.GROUP)]
-    monkeypatch.setattr(metadata, "entry_points", lambda group: points)
+    monkeypatch.setattr(registry, "_points", lambda: points)
     (tmp_path / "lands_of_cli_jobs.py").write_text(LANDS)
     (tmp_path / "study.toml").write_text(STUDY)
 

@@ -39,7 +39,7 @@ def recipe_cards() -> tuple[dict[str, Any], ...]:
     """What each recipe says about itself; loading them all takes a few seconds the first time.
 
     Example:
-        >>> [card["sizes"] for card in recipe_cards() if card["name"] == "murfet2020-volume"]
+        >>> [card["sizes"] for card in recipe_cards() if card["name"] == "toy-volumes"]
         [[('toy', 9), ('paper', 9)]]
     """
     with _loading:

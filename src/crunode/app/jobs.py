@@ -90,7 +90,7 @@ class Jobs:
         most: How many may be at work at the same time.
 
     Example:
-        >>> Jobs(Path("."), most=0).start("murfet2020-volume", 0)
+        >>> Jobs(Path("."), most=0).start("toy-volumes", 0)
         Traceback (most recent call last):
         crunode.errors.InputError: expected at most 0 recipes at work at a time, got one more; wait, or stop one
     """

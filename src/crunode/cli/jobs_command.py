@@ -66,7 +66,7 @@ def plan(
     trial: Annotated[float, typer.Option(help="Seconds to try each job that has no record; 0 for none.")] = 20.0,
     as_json: Json = False,
 ) -> None:
-    """How many units, gradients, how much memory and time a run takes, e.g. crunode plan recipe murfet2020-volume."""
+    """How many units, gradients, how much memory and time a run takes, e.g. crunode plan recipe toy-volumes."""
     from crunode.jobs.planning import plan_jobs, plan_recipe
 
     if not 0 <= trial <= 3600:

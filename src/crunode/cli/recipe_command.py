@@ -37,12 +37,14 @@ def list_recipes(as_json: Json = False) -> None:
     for name in recipes():
         try:
             each = recipe_named(name)
-        except InputError as error:  # of another package; the others are listed all the same
+        except InputError as error:  # one that cannot be had; the others are listed all the same
             found.append({"name": name, "title": f"cannot be loaded: {error}", "paper": None})
         else:
             found.append({"name": name, "title": each.title, "paper": each.paper})
     if as_json:
         print_json(found)
+    elif not found:
+        print("No installed package offers a recipe; those of crunode come with it, so install crunode once more.")
     else:
         width = max(len(str(row["name"])) for row in found)
         print("\n".join(f"{row['name']:<{width}}  {row['title']}" for row in found))
@@ -76,7 +78,7 @@ def run(
     deadline: DeadlineOption = None,
     as_json: Json = False,
 ) -> None:
-    """Run a recipe and print its table, e.g. crunode recipe run murfet2020-volume --store runs/volume."""
+    """Run a recipe and print its table, e.g. crunode recipe run toy-volumes --store runs/volume."""
     from crunode.jobs.registry import recipe as recipe_named
 
     executor = executor_from(on, workers, deadline)

@@ -1,7 +1,8 @@
-"""Small landscapes whose learning coefficient is known."""
+"""Small landscapes whose learning coefficient, or whose barriers between solutions, are known."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from fractions import Fraction
 
 import torch
@@ -11,7 +12,16 @@ from crunode.core.landscape import Landscape
 from crunode.errors import InputError
 from crunode.exact import families, linear_networks
 
-__all__ = ["Monomial", "Quadratic", "normal_crossing", "quadratic", "reduced_rank"]
+__all__ = [
+    "Monomial",
+    "Quadratic",
+    "normal_crossing",
+    "orthants",
+    "quadratic",
+    "reduced_rank",
+    "scalar_chain",
+    "units_potential",
+]
 
 
 class Monomial:
@@ -138,3 +148,39 @@ def exact_reduced_rank(inputs: int, hidden: int, outputs: int, rank: int) -> Fra
         return linear_networks.reduced_rank(inputs, hidden, outputs, rank=rank).bounds[0]
     except InputError as error:
         raise InputError(f"widths and rank of reduced rank regression: {error}") from None
+
+
+def scalar_chain(width: int) -> Callable[[Tensor], Tensor]:
+    """The loss (w₂·w₁ − 1)² of a linear chain with one input and one output.
+
+    Example:
+        >>> float(scalar_chain(1)(torch.tensor([2.0, 0.5])))
+        0.0
+    """
+    return lambda w: ((w[:width] * w[width:]).sum() - 1) ** 2
+
+
+def orthants(inputs: int) -> Tensor:
+    """The adversarial inputs ±e_k, all with the target 1.
+
+    Example:
+        >>> orthants(1).flatten().tolist()
+        [1.0, -1.0]
+    """
+    return torch.cat([torch.eye(inputs, dtype=torch.float64), -torch.eye(inputs, dtype=torch.float64)])
+
+
+def units_potential(width: int, inputs: int) -> Callable[[Tensor], Tensor]:
+    """The mean of (Σ aᵢ relu(wᵢ·x) − 1)² over the inputs ±e_k.
+
+    Example:
+        >>> float(units_potential(2, 1)(torch.tensor([1.0, 1.0, 1.0, -1.0], dtype=torch.float64)))
+        0.0
+    """
+    x = orthants(inputs)
+
+    def loss(w: Tensor) -> Tensor:
+        hidden = torch.relu(x @ w[width:].view(width, inputs).T)
+        return (hidden @ w[:width] - 1).square().mean()
+
+    return loss

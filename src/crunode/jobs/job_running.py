@@ -163,7 +163,7 @@ def run_jobs(jobs: JobFile, store: str | os.PathLike[str], executor: Executor | 
 
     Example:
         >>> import tempfile
-        >>> unit = Unit("volume", "volume", "recipe", "murfet2020-volume", size="tiny")
+        >>> unit = Unit("volume", "volume", "recipe", "toy-volumes", size="tiny")
         >>> with tempfile.TemporaryDirectory() as folder:
         ...     run_jobs(JobFile(Path("study.toml"), (unit,)), folder).outcomes[0].error
         "InputError: expected size among toy, paper, got 'tiny'"

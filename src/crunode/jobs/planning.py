@@ -128,7 +128,7 @@ def plan_recipe(
         InputError: There is no such recipe or size.
 
     Example:
-        >>> plan_recipe("murfet2020-volume", trial=0).costs[0].units
+        >>> plan_recipe("toy-volumes", trial=0).costs[0].units
         9
     """
     found = recipe(name)

@@ -192,7 +192,7 @@ class Recipe:
     the cells; a failed cell becomes a row of its own.
 
     Attributes:
-        name: As the command line has it, such as "murfet2020-volume".
+        name: As the command line has it, such as "toy-volumes".
         title: One line.
         paper: What it reproduces: authors, year, title, where.
         cells: `cells(size, seed)`: the units of work of a size.
@@ -238,7 +238,7 @@ class Recipe:
 
         Example:
             >>> from crunode.jobs.registry import recipe
-            >>> recipe("murfet2020-volume").run(size="tiny")
+            >>> recipe("toy-volumes").run(size="tiny")
             Traceback (most recent call last):
             crunode.errors.InputError: expected size among toy, paper, got 'tiny'
         """

@@ -39,7 +39,7 @@ def check_recipe(recipe: Any, *, seed: int = 0, seconds: float = 30.0) -> Any:
 
     Example:
         >>> from crunode.jobs.registry import recipe
-        >>> check_recipe(recipe("murfet2020-volume")).ok
+        >>> check_recipe(recipe("toy-volumes")).ok
         True
     """
     require(bool(recipe.name and recipe.title and recipe.paper), "expected a name, a title and a paper")

@@ -14,11 +14,12 @@ from torch import Tensor, nn
 from crunode import Landscape
 from crunode.core import derived_seed
 from crunode.curvature import width_exponent
+from crunode.examples import scalar_chain, units_potential
 from crunode.jobs import Cell, Expected, Recipe, Result, Row
 from crunode.reporting import STYLE, level_colors, new_figure, plain_axes
 from crunode.topology import Adam, Heights, barrier, examine_path, merge_tree
 
-__all__ = ["RECIPE", "cells", "compute", "figures", "half_path", "orthants", "rows", "scalar_chain", "units_potential"]
+__all__ = ["RECIPE", "cells", "compute", "figures", "half_path", "rows"]
 
 _SIZES: Mapping[str, dict[str, Any]] = {
     "toy": {
@@ -45,42 +46,6 @@ _SIZES: Mapping[str, dict[str, Any]] = {
 _TOLERANCE, _TRAINING = 0.02, 800
 SCALAR, UNITS = (1, 2, 4), (2, 3, 6, 12)
 """Widths of the two families with known barriers."""
-
-
-def scalar_chain(width: int) -> Callable[[Tensor], Tensor]:
-    """The loss (w₂·w₁ − 1)² of a linear chain with one input and one output.
-
-    Example:
-        >>> float(scalar_chain(1)(torch.tensor([2.0, 0.5])))
-        0.0
-    """
-    return lambda w: ((w[:width] * w[width:]).sum() - 1) ** 2
-
-
-def orthants(inputs: int) -> Tensor:
-    """The adversarial inputs ±e_k, all with the target 1.
-
-    Example:
-        >>> orthants(1).flatten().tolist()
-        [1.0, -1.0]
-    """
-    return torch.cat([torch.eye(inputs, dtype=torch.float64), -torch.eye(inputs, dtype=torch.float64)])
-
-
-def units_potential(width: int, inputs: int) -> Callable[[Tensor], Tensor]:
-    """The mean of (Σ aᵢ relu(wᵢ·x) − 1)² over the inputs ±e_k.
-
-    Example:
-        >>> float(units_potential(2, 1)(torch.tensor([1.0, 1.0, 1.0, -1.0], dtype=torch.float64)))
-        0.0
-    """
-    x = orthants(inputs)
-
-    def loss(w: Tensor) -> Tensor:
-        hidden = torch.relu(x @ w[width:].view(width, inputs).T)
-        return (hidden @ w[:width] - 1).square().mean()
-
-    return loss
 
 
 def cells(size: str, seed: int) -> list[Cell]:

@@ -30,14 +30,6 @@ def test_half_path_ends_at_the_two_networks_and_is_highest_at_a_corner():
         assert float(along.max()) <= float(torch.maximum(tops[k], tops[k + 1])) + 1e-12
 
 
-def test_two_units_at_the_saddle_lose_one_example():
-    for n in (1, 2, 3):
-        w = torch.cat([torch.ones(2), torch.ones(n), -torch.ones(n)]).double()
-        assert float(freeman.units_potential(2, n)(w)) == 0.0
-        w[2] = 0.0
-        assert float(freeman.units_potential(2, n)(w)) == 1 / (2 * n)
-
-
 def test_rows_tell_wrong_numbers():
     pair = {"value": 0.3, "error": 0.01, "line": 1.0}
     good, bad = {"below": 4, "above": 1, "lowest": 0.251, "highest": 0.255}, {"below": 3, "above": 2, "lowest": 0.2}

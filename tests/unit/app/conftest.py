@@ -82,7 +82,7 @@ def make_runs(root: Path) -> None:
         found = (Finding.of("LLC101", "<b>bad</b>"),) if k == 2 else ()
         save_estimate(store.folder, Estimate("llc", 2.5 + k, se=0.3, systematic=0.1, findings=found))
         store.close()
-    asked = {"recipe": "murfet2020-volume", "recipe_version": 1, "size": "toy", "seed": 0}
+    asked = {"recipe": "toy-volumes", "recipe_version": 1, "size": "toy", "seed": 0}
     run = {**asked, "cells": {f"cell {k}": {"k": k} for k in range(4)}}
     home = root / "half"
     write_document(home / "recipe.json", "crunode-recipe-store", 1, {"run": run})

@@ -69,7 +69,7 @@ def test_forms_of_other_sites_are_refused(client, headers):
 @pytest.mark.parametrize("path", ["/exact", "/recipes", "/running/stop", "/run/KEY/tags", "/sign-in"])
 @pytest.mark.parametrize("token", ["", "0" * 64])
 def test_forms_without_the_form_token_are_refused(client, path, token):
-    sent = {"recipe": "murfet2020-volume", "tags": "x", "change": "add"}
+    sent = {"recipe": "toy-volumes", "tags": "x", "change": "add"}
     assert client.post(path.replace("KEY", client.key("a/one")), token=token, **sent).status == 403
     assert client.board.jobs.all() == []
     assert client.board.runs.catalog.record("a/one").tags == ()

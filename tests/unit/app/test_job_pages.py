@@ -40,15 +40,15 @@ def until(true):
 
 def test_a_recipe_is_started_watched_and_stopped(make_client, started):
     client = make_client()
-    assert client.post("/recipes", recipe="murfet2020-volume", seed="3").headers["location"] == "/running"
+    assert client.post("/recipes", recipe="toy-volumes", seed="3").headers["location"] == "/running"
     (command,) = started
     root = client.board.runs.catalog.root
-    assert command[:-1] == [sys.executable, "-m", "crunode", "recipe", "run", "murfet2020-volume", "--size", "toy",
+    assert command[:-1] == [sys.executable, "-m", "crunode", "recipe", "run", "toy-volumes", "--size", "toy",
                             "--seed", "3", "--store"]  # fmt: skip
-    assert re.fullmatch(rf"{re.escape(str(root))}/dashboard/murfet2020-volume-[\d-]{{15}}-[0-9a-f]{{4}}", command[-1])
+    assert re.fullmatch(rf"{re.escape(str(root))}/dashboard/toy-volumes-[\d-]{{15}}-[0-9a-f]{{4}}", command[-1])
     found = client.get("/running").text
     assert "starting" in found
-    assert 'aria-label="Stop murfet2020-volume, seed 3"' in found
+    assert 'aria-label="Stop toy-volumes, seed 3"' in found
     (job,) = client.board.jobs.all()
     assert client.post("/running/stop", job=job.key).status == 303
     until(lambda: not job.alive)
@@ -57,7 +57,7 @@ def test_a_recipe_is_started_watched_and_stopped(make_client, started):
 
 def test_few_run_at_a_time(make_client, started):
     client = make_client()
-    answers = [client.post("/recipes", recipe="murfet2020-volume").status for _ in range(4)]
+    answers = [client.post("/recipes", recipe="toy-volumes").status for _ in range(4)]
     assert answers == [303, 303, 400, 400]
     assert len(started) == 2
     processes = [job.process for job in client.board.jobs.all()]
@@ -72,12 +72,12 @@ def test_few_run_at_a_time(make_client, started):
         {"recipe": ""},
         {"recipe": "--help"},
         {"recipe": "../../bin/sh"},
-        {"recipe": "murfet2020-volume; id"},
-        {"recipe": "murfet2020-volume\0"},
-        {"recipe": "murfet2020-volume", "seed": "-1"},
-        {"recipe": "murfet2020-volume", "seed": "0x10"},
-        {"recipe": "murfet2020-volume", "seed": "9" * 30},
-        {"recipe": "murfet2020-volume", "seed": "0 --store /tmp/x"},
+        {"recipe": "toy-volumes; id"},
+        {"recipe": "toy-volumes\0"},
+        {"recipe": "toy-volumes", "seed": "-1"},
+        {"recipe": "toy-volumes", "seed": "0x10"},
+        {"recipe": "toy-volumes", "seed": "9" * 30},
+        {"recipe": "toy-volumes", "seed": "0 --store /tmp/x"},
     ],
 )
 def test_nothing_else_can_be_started(client, started, sent):
@@ -90,7 +90,7 @@ def test_a_link_in_the_place_of_the_folder_is_refused(tmp_path, started):
     (tmp_path / "runs").mkdir()
     (tmp_path / "runs" / "dashboard").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(StoreError, match="links"):
-        jobs_module.Jobs(tmp_path / "runs").start("murfet2020-volume", 0)
+        jobs_module.Jobs(tmp_path / "runs").start("toy-volumes", 0)
     assert started == []
 
 
@@ -100,7 +100,7 @@ def test_a_recipe_that_fails_says_why(tmp_path, monkeypatch):
         jobs_module.subprocess, "Popen", lambda command, **o: real([sys.executable, "-S", "-c", "1 / 0"], **o)
     )
     jobs = jobs_module.Jobs(tmp_path)
-    job = jobs.start("murfet2020-volume", 0)
+    job = jobs.start("toy-volumes", 0)
     until(lambda: not job.alive)
     assert job.state == "failed"
     assert "ZeroDivisionError" in job.tail()
@@ -114,8 +114,8 @@ def test_only_jobs_of_ours_can_be_stopped(client):
 
 def test_the_gallery(client):
     found = client.get("/recipes").text
-    assert 'aria-label="Start murfet2020-volume at toy size"' in found
-    assert "Murfet" in found
+    assert 'aria-label="Start toy-volumes at toy size"' in found
+    assert "Watanabe 2009" in found
     assert "toy size: 9 cells" in found
     assert f'href="/run/{client.key("half")}"' in found
 

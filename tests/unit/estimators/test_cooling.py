@@ -18,9 +18,8 @@ from crunode.estimators.coefficient import llc
 from crunode.estimators.cooled_chain import CooledChain, Level
 from crunode.estimators.cooling import cooled_estimate, extrapolated
 from crunode.estimators.resolved import Resolved
-from crunode.exact import deep_linear
+from crunode.exact import deep_linear, deep_linear_local
 from crunode.examples.toys import quadratic, reduced_rank
-from crunode_papers.hitchcock2025.linear import exact_linear
 
 
 def levels_of(values: list[float], se: float = 0.0) -> list[Level]:
@@ -148,7 +147,7 @@ def test_at_a_singular_point_the_valley_bounds_what_is_hidden() -> None:
     # More shows than the center has, so that it need not be asked whether there is more.
     assert levels[-1]["value"] > 1.05 * center["rank"] / 2
     assert "bent" not in center
-    local = float(exact_linear((40, 30, 35, 50), (30, 8, 8))[0].value)
+    local = float(deep_linear_local([50, 35, 30, 40], [[8, 8, 8], [8, 8], [30]]).value)
     assert levels[-1]["value"] < est.value < valley["rank"] / 2
     assert abs(est.value / local - 1) < 0.05
     assert abs(est.value - local) < 3 * est.error
@@ -197,7 +196,7 @@ def test_chains_go_on_where_the_valley_is_not_reached(monkeypatch: pytest.Monkey
     est = cooled_estimate(deep_linear_network(widths, ranks), seed=2, budget=16_000)
     assert len(est.diagnostics["levels"]) >= 3
     assert est.diagnostics["valley"] is None
-    local = float(exact_linear(widths, ranks)[0].value)
+    local = float(deep_linear_local([25, 18, 15, 20], [[4, 4, 4], [4, 4], [15]]).value)
     assert abs(est.value - local) < 3 * est.error
 
 

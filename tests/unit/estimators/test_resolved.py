@@ -15,8 +15,8 @@ from crunode.core.landscape import Landscape
 from crunode.curvature.jacobian import NoOutputs
 from crunode.estimators.resolved import SMOOTH, Resolved
 from crunode.estimators.scale import Scale
+from crunode.exact import deep_linear_local
 from crunode.examples.toys import reduced_rank
-from crunode_papers.hitchcock2025.linear import exact_linear
 
 
 def network(activation: type[nn.Module], inputs: int = 30, hidden: int = 20, outputs: int = 15) -> Landscape:
@@ -116,7 +116,10 @@ def test_nothing_of_the_landscape_is_changed() -> None:
 def test_no_smooth_point_of_a_deep_linear_network_is_taken_for_a_singular_one(seed: int, widths: list[int]) -> None:
     chance = random.Random(seed)
     ranks = [min(a, b) if chance.random() < 0.5 else chance.randint(8, min(a, b)) for a, b in pairwise(widths)]
-    exact = exact_linear(tuple(widths), tuple(ranks))[0]
+    # A product of neighboring layers has the least of their ranks.
+    back = ranks[::-1]
+    partial = [[min(back[s : t + 1]) for t in range(s, len(back))] for s in range(len(back))]
+    exact = deep_linear_local(widths[::-1], partial)
     land = deep_linear_network(tuple(widths), tuple(ranks), seed)
     found = Resolved(land, torch.arange(2 * widths[0]), Scale(land, 0.1, 1.0))
     # What is bent is singular; that what is singular is bent holds but for higher orders.

@@ -12,8 +12,11 @@ from crunode.examples.toys import (
     exact_normal_crossing,
     exact_reduced_rank,
     normal_crossing,
+    orthants,
     quadratic,
     reduced_rank,
+    scalar_chain,
+    units_potential,
 )
 
 
@@ -91,3 +94,21 @@ def test_landscapes_can_be_sent_to_other_processes():
 
 def test_potentials_name_themselves():
     assert [repr(p) for p in (Monomial(1, 2), Quadratic())] == ["Monomial(1, 2)", "Quadratic()"]
+
+
+def test_two_units_at_the_saddle_lose_one_example():
+    for n in (1, 2, 3):
+        w = torch.cat([torch.ones(2), torch.ones(n), -torch.ones(n)]).double()
+        assert float(units_potential(2, n)(w)) == 0.0
+        w[2] = 0.0
+        assert float(units_potential(2, n)(w)) == 1 / (2 * n)
+
+
+def test_a_chain_loses_the_square_of_what_is_missing():
+    w = torch.tensor([1.0, 2.0, 0.5, 1.0], dtype=torch.float64)  # 1 · 0.5 + 2 · 1 = 2.5
+    assert float(scalar_chain(2)(w)) == 1.5**2
+    assert float(scalar_chain(2)(-w)) == 1.5**2
+
+
+def test_orthants_are_the_unit_vectors_and_their_negatives():
+    assert orthants(2).tolist() == [[1, 0], [0, 1], [-1, 0], [0, -1]]

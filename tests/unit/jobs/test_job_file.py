@@ -20,7 +20,7 @@ settings = { draws = 20, kernel = "SGLD", step = 1e-4 }
 matrix = { nbeta = [10.0, 100.0], seed = [0, 1], weights = ["a.safetensors"] }
 
 [[job]]
-recipe = "murfet2020-volume"
+recipe = "toy-volumes"
 size = "paper"
 
 [[job]]
@@ -48,13 +48,13 @@ def test_units(jobs):
         "net-nbeta10-seed1-weightsa.safetensors",
         "net-nbeta100-seed0-weightsa.safetensors",
         "net-nbeta100-seed1-weightsa.safetensors",
-        "murfet2020-volume",
+        "toy-volumes",
         "sweep",
     ]
     first, *_, recipe, sweep = found.units
     assert first.settings == {"chains": 2, "draws": 20, "kernel": "SGLD", "step": 1e-4, "nbeta": 10.0}
     assert (first.seed, first.weights, first.kind) == (0, "a.safetensors", "llc")
-    assert (recipe.kind, recipe.subject, recipe.size, recipe.seed) == ("recipe", "murfet2020-volume", "paper", 3)
+    assert (recipe.kind, recipe.subject, recipe.size, recipe.seed) == ("recipe", "toy-volumes", "paper", 3)
     assert sweep.axes == {"steps": (1e-4, 1e-3)}
     assert sweep.settings == {"chains": 2, "draws": 10}
 

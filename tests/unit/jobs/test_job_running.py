@@ -42,7 +42,7 @@ def study(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     points = [metadata.EntryPoint("tiny", "tiny_recipe:RECIPE", registry.GROUP)]
-    monkeypatch.setattr(metadata, "entry_points", lambda group: points)
+    monkeypatch.setattr(registry, "_points", lambda: points)
     (tmp_path / "lands_of_jobs.py").write_text(LANDS)
     (tmp_path / "study.toml").write_text(STUDY)
     yield read_jobs(tmp_path / "study.toml")

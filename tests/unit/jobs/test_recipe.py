@@ -9,15 +9,16 @@ import subprocess
 import sys
 import time
 from dataclasses import replace
+from importlib import metadata
 from pathlib import Path
 
 import pytest
 
 import crunode as cr
 from crunode.core.execute import Processes
-from crunode.jobs import running
+from crunode.jobs import registry, running
 from crunode.jobs.recipe import Cell, Expected, Row, Run
-from crunode.jobs.registry import recipe, recipes
+from crunode.jobs.registry import GROUP, recipe, recipes
 from crunode.testing import check_recipe
 
 HERE = Path(__file__).parent
@@ -242,8 +243,8 @@ def test_bad_input(tiny):
         tiny.run(seed=-1)
     with pytest.raises(cr.InputError, match="different names"):
         replace(tiny, cells=lambda size, seed: [Cell("a"), Cell("a")]).run()
-    with pytest.raises(cr.InputError, match="nearest: murfet2020-volume"):
-        recipe("murfet2020-volumes")
+    with pytest.raises(cr.InputError, match="nearest: toy-volumes"):
+        recipe("toy-volume")
     with pytest.raises(cr.InputError, match="a verdict among"):
         Row("x", 1.0, 1.0, None, 0.0, "fine")
     with pytest.raises(cr.InputError, match="explains why"):
@@ -286,15 +287,13 @@ def test_explained_only_where_it_differs():
 
 
 def test_entry_points_are_loaded_by_name_only(tiny, monkeypatch):
-    from importlib import metadata
-
     points = [
         metadata.EntryPoint("tiny", "tiny_recipe:RECIPE", "crunode.recipes"),
         metadata.EntryPoint("broken", "no_such_module:RECIPE", "crunode.recipes"),
         metadata.EntryPoint("wrong", "tiny_recipe:cells", "crunode.recipes"),
     ]
-    monkeypatch.setattr(metadata, "entry_points", lambda group: points if group == "crunode.recipes" else [])
-    assert recipes()[-3:] == ["broken", "tiny", "wrong"]
+    monkeypatch.setattr(registry, "_points", lambda: points)
+    assert recipes() == ["broken", "tiny", "wrong"]
     assert recipe("tiny") is tiny
     assert cr.recipe("tiny") is tiny
     with pytest.raises(cr.InputError, match="no_such_module"):
@@ -315,5 +314,10 @@ def test_documentation_has_a_recipe_that_works(tmp_path, monkeypatch):
     import disk_recipe
 
     assert check_recipe(disk_recipe.RECIPE).ok
-    for name in recipes():
-        assert f"| `{name}` |" in page
+
+
+def test_documentation_lists_the_recipes_of_crunode():
+    page = (HERE.parents[2] / "docs" / "recipes.md").read_text(encoding="utf-8")
+    names = [point.name for point in metadata.entry_points(group=GROUP) if point.value.startswith("crunode.")]
+    assert "toy-volumes" in names
+    assert not [name for name in names if f"| `{name}` |" not in page]

@@ -28,7 +28,7 @@ def bowl(scale=1.0):
 def tiny(monkeypatch):
     monkeypatch.syspath_prepend(str(Path(__file__).parent))
     points = [metadata.EntryPoint("tiny", "tiny_recipe:RECIPE", registry.GROUP)]
-    monkeypatch.setattr(metadata, "entry_points", lambda group: points)
+    monkeypatch.setattr(registry, "_points", lambda: points)
 
 
 def test_a_recipe_is_run_again_by_name_size_and_seed(tiny, tmp_path):

@@ -9,12 +9,12 @@ from torch import nn
 
 from crunode.core.landscape import Landscape
 from crunode.errors import InputError
+from crunode.examples.toys import scalar_chain, units_potential
 from crunode.topology import barrier, connect
 from crunode.topology.connectivity import Request, join
 from crunode.topology.heights import Heights
 from crunode.topology.paths import examine_path
 from crunode.topology.strings import Caps, Goal, grow_strings
-from crunode_papers.freeman2016.connectivity import scalar_chain, units_potential
 
 
 def vector(*numbers):

@@ -6,9 +6,9 @@ import torch
 
 from crunode.core.landscape import Landscape
 from crunode.errors import InputError
+from crunode.examples.toys import units_potential
 from crunode.topology import merge_tree
 from crunode.topology.merging import _merges, minimax
-from crunode_papers.freeman2016.connectivity import units_potential
 
 
 def test_minimax_is_an_ultrametric_below_what_was_given():

@@ -13,7 +13,6 @@ from crunode.store.documents import dumps
 from crunode.training.adapters import huggingface_callback, lightning_callback
 from crunode.training.schedules import every
 from crunode.training.tracker import Tracker
-from crunode_papers.training.loop import train
 
 X = torch.randn(24, 3, generator=torch.Generator().manual_seed(0))
 Y = X.sum(1, keepdim=True)
@@ -116,20 +115,6 @@ def test_all_loops_give_the_same_trajectory(stand_ins):
     followed = tracker()
     huggingface_like(huggingface_callback(followed), model=nn.Sequential(network()))  # wrapped once more
     assert text(followed.trajectory) == text(plain)
-
-
-def test_hooks_of_train_by_step_and_by_epoch():
-    def run(followed, **hooks):
-        net = network()
-        optimizer = torch.optim.SGD(net.parameters(), lr=0.05)
-        train(net, (X, Y), "gaussian", optimizer, epochs=4, batch=6, seed=1, **hooks)
-        return followed.trajectory
-
-    one, other = tracker(every(4)), tracker(every(4))
-    by_step = run(one, on_step=lambda step, model, _: one.visit(step, model))
-    by_epoch = run(other, on_epoch=lambda epoch, model, row: other.visit(row["step"], model))
-    assert by_step.steps == (4, 8, 12, 16)
-    assert text(by_step) == text(by_epoch)
 
 
 def test_batches_whose_gradients_are_gathered_are_no_steps(stand_ins):

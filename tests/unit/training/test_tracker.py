@@ -22,7 +22,6 @@ from crunode.training.checkpoints import save_checkpoint
 from crunode.training.probes import held
 from crunode.training.schedules import Every, Steps, every, log_spaced
 from crunode.training.tracker import Tracker, track
-from crunode_papers.training.loop import train
 
 X = torch.linspace(-1, 1, 24).reshape(-1, 2)
 Y = X.sum(1, keepdim=True).tanh()
@@ -392,7 +391,6 @@ KILLED = """
     import torch
     from torch import nn
     import crunode as cr
-    from crunode_papers.training.loop import train
     from crunode.training.schedules import every
     from crunode.training.tracker import Tracker
 
@@ -411,48 +409,55 @@ KILLED = """
         net = nn.Linear(2, 1)
         tracker = Tracker(cr.Landscape(net, (X, Y), "gaussian"), {"noisy": noisy}, at=every(4), store=home + "/visits")
         optimizer = torch.optim.SGD(net.parameters(), lr=0.1, momentum=0.9)
-        train(net, (X, Y), "gaussian", optimizer, epochs=12, batch=4, seed=2, store=home + "/training", every=2,
-              on_step=lambda step, model, loss: tracker.visit(step, model))
+        for step in range(1, 37):
+            optimizer.zero_grad()
+            nn.functional.mse_loss(net(X), Y).backward()
+            optimizer.step()
+            tracker.visit(step, net)
         return tracker.trajectory
 
     """
 
 
 @pytest.mark.heavy
-def test_a_training_killed_and_resumed_gives_the_same_trajectory(tmp_path, monkeypatch):
-    (tmp_path / "killed_training.py").write_text(textwrap.dedent(KILLED))
+def test_a_training_killed_and_made_again_gives_the_same_trajectory(tmp_path, monkeypatch):
+    (tmp_path / "killed_loop.py").write_text(textwrap.dedent(KILLED))
     monkeypatch.syspath_prepend(tmp_path)
-    import killed_training
+    import killed_loop
 
-    command = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from killed_training import run; run(sys.argv[1])"
+    command = f"import sys; sys.path.insert(0, {str(tmp_path)!r}); from killed_loop import run; run(sys.argv[1])"
     env = {**os.environ, "OMP_NUM_THREADS": "1", "CRUNODE_TEST_KILL": "1"}
     words = [sys.executable, "-c", command, str(tmp_path / "killed")]
     ended = subprocess.run(words, env=env, capture_output=True, text=True, timeout=120)
     assert ended.returncode == -signal.SIGKILL, ended.stderr
     kept = sorted(path.name for path in (tmp_path / "killed" / "visits" / "visits").glob("*.json"))
     assert kept == [f"step-{step:08d}.json" for step in (4, 8, 12, 16)]  # all but the one in progress
-    resumed = killed_training.run(str(tmp_path / "killed"))
-    whole = killed_training.run(str(tmp_path / "whole"))
+    resumed = killed_loop.run(str(tmp_path / "killed"))
+    whole = killed_loop.run(str(tmp_path / "whole"))
     assert text(resumed) == text(whole)
     assert whole.steps == tuple(range(4, 37, 4))
 
 
 @pytest.fixture
 def folder(tmp_path):
-    """Checkpoints of steps 0, 3, ..., 18 of the training in `train`."""
-    net = network()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    train(net, (X, Y), "gaussian", optimizer, epochs=6, batch=4, seed=2, store=tmp_path / "training")
-    return tmp_path / "training"
+    """Checkpoints of steps 0, 3, ..., 18 of a training."""
+    home = tmp_path / "training"
+
+    class Keeper:
+        def visit(self, step, net):
+            if step % 3 == 0:
+                save_checkpoint(home / "checkpoints", step, net)
+
+    save_checkpoint(home / "checkpoints", 0, network())
+    steps_of(18, Keeper())
+    (home / "training.json").write_text("{}")  # tells that it is the folder of a training
+    return home
 
 
 def test_afterwards_from_checkpoints_is_the_same_as_along_the_way(tmp_path, folder):
     probes = {"noisy": noisy, "tuned": HELD}
     tracker = Tracker(landscape(), probes, at=[3, 9, 12], seed=4, retune_at=[12])
-    net = network()
-    optimizer = torch.optim.SGD(net.parameters(), lr=0.1)
-    watch = {"on_step": lambda step, model, _: tracker.visit(step, model)}
-    train(net, (X, Y), "gaussian", optimizer, epochs=6, batch=4, seed=2, **watch)
+    steps_of(18, tracker)
     along = tracker.trajectory
     assert along.steps == (3, 9, 12)
     settings = {"at": [3, 9, 12], "seed": 4, "retune_at": [12]}
