@@ -30,7 +30,7 @@ fi; \
 $(1)/bin/python -m pip install -q $(2)
 endef
 
-.PHONY: help setup test minimal collected quick coverage trainers lint census mutants golden demo bench docs clean
+.PHONY: help setup test minimal collected quick coverage trainers lint picture census mutants golden demo bench docs clean
 .DEFAULT_GOAL := help
 
 help: ## list the targets
@@ -74,6 +74,10 @@ lint: $(VENV)/.stamp-dev ## ruff (rules and format), mypy, import direction, fig
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python bench/census.py --check
+	$(BIN)/python bench/picture.py --check
+
+picture: $(VENV)/.stamp-dev ## docs/images/packages.svg: the packages and which imports which
+	$(BIN)/python bench/picture.py
 
 census: $(VENV)/.stamp-dev ## sizes and ties by package; LIST=FIGURE says where, WRITE=1 and RAISE="reason" change census.toml
 	@$(BIN)/python bench/census.py $(if $(LIST),--list $(LIST)) $(if $(WRITE),--write) $(if $(RAISE),--raise "$$RAISE")
