@@ -21,8 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from crunode.core.progress import Progress
 from crunode.core.result import Estimate, Finding, provenance
+from crunode.curvature.block_lanczos import ritz_vectors
 from crunode.curvature.linalg import VectorEstimate
 from crunode.curvature.probing import (
     Products,
@@ -31,14 +31,13 @@ from crunode.curvature.probing import (
     checked_budget,
     dense_matrix,
     doubts,
-    generator_of,
     mean_with_error,
     rounding,
     stretch,
     working_dtype,
 )
 from crunode.curvature.quadrature import function_trace, log_determinant
-from crunode.curvature.recurrence import DENSE, FEWER, NOTHING, Recurrence, as_rows, negative, runs_of, tridiagonalize
+from crunode.curvature.recurrence import DENSE, FEWER, Recurrence, as_rows, negative, runs_of, tridiagonalize
 from crunode.errors import InputError
 
 __all__ = [
@@ -111,7 +110,7 @@ def top_eigenvalues(
         errors = torch.full_like(values, 10 * rounding(matrix) * float(values.abs().max()))
         axes = axes.to(working_dtype(matrix))
     else:
-        axes, taken = _ritz_vectors(matrix, size, k, steps, tolerance, seed)
+        axes, taken = ritz_vectors(matrix, size, k, steps, tolerance, seed)
         axes = axes / axes.norm(dim=0)
         images = applied(matrix, axes).double()
         values = (axes.double() * images).sum(0)
@@ -127,44 +126,6 @@ def top_eigenvalues(
     numbers = values.cpu().numpy(), errors.cpu().numpy()
     seen = {"products": taken}
     return Eigenvalues("eigenvalues", *numbers, findings, spec, seed, seen, provenance(), axes)
-
-
-def _ritz_vectors(
-    matrix: Products, size: int, k: int, steps: int, tolerance: float | None, seed: int
-) -> tuple[Tensor, int]:
-    """The k Ritz vectors of largest value after block Lanczos steps, and the products they took."""
-    chance, dtype = generator_of(seed, 4), working_dtype(matrix)
-    start = torch.randn(k, size, generator=chance, dtype=torch.float64).to(matrix.device, dtype)
-    block = torch.linalg.qr(start.T).Q
-    blocks: list[Tensor] = []
-    cores: list[np.ndarray] = []
-    couplings: list[np.ndarray] = []
-    taken, scale, unit = 0, 0.0, float(torch.finfo(dtype).eps)
-    chosen = np.empty((0, k))
-    with Progress(steps, "Lanczos steps") as bar:
-        for _ in range(steps):
-            image = applied(matrix, block)
-            blocks.append(block)
-            cores.append((block.T @ image).double().cpu().numpy())
-            taken, scale = taken + block.shape[1], max(scale, float(image.norm(dim=0).max()))
-            for _ in range(2):
-                for known in blocks:
-                    image = image - known @ (known.T @ image)
-            q, r = torch.linalg.qr(image)
-            left, sizes, right = torch.linalg.svd(r)
-            kept = sizes > NOTHING * unit * scale
-            next_to = (sizes[kept, None] * right[kept]).double().cpu().numpy()
-            values, axes = np.linalg.eigh(_block_tridiagonal(cores, couplings))
-            chosen = axes[:, ::-1][:, :k]
-            residuals = np.linalg.norm(next_to @ chosen[-block.shape[1] :], axis=0)
-            bar.advance()
-            if not len(next_to) or (tolerance is not None and residuals.max() <= tolerance * np.abs(values).max()):
-                break
-            couplings.append(next_to)
-            block = q @ left[:, kept]
-    weights = torch.from_numpy(chosen.copy()).to(matrix.device, dtype)
-    parts = torch.split(weights, [known.shape[1] for known in blocks])
-    return torch.stack([known @ part for known, part in zip(blocks, parts, strict=True)]).sum(0), taken
 
 
 @dataclass(frozen=True)
@@ -311,26 +272,7 @@ def spectral_density(
         raise InputError(f"expected width as a positive number or None, got {width!r}")
     spec = {"method": "lanczos", "probes": probes, "steps": steps, "tolerance": tolerance, "size": size}
     if size <= min(probes * steps, DENSE):
-        values = torch.linalg.eigvalsh(dense_matrix(matrix)).cpu().numpy()
-        spec["method"] = "exact"
-        shown = _Shown.of(values[None], points, width, steps)
-        weights, exact = np.full((1, size), 1 / size), np.zeros((1, size))
-        density = shown.density(values[None], weights)[0]
-        return SpectralDensity(
-            shown.grid,
-            density,
-            np.zeros_like(density),
-            values[None],
-            weights,
-            exact,
-            size,
-            shown.width,
-            findings=negative(matrix, float(values[0]), float(np.abs(values).max())),
-            spec=spec,
-            seed=seed,
-            diagnostics={"probes": 0, "products": size},
-            provenance=provenance(),
-        )
+        return _all_eigenvalues(matrix, points, width, steps, {**spec, "method": "exact"}, seed)
     runs: list[Recurrence] = []
     for runs in runs_of(matrix, size, probes, steps, seed):
         nodes, weights, residuals = as_rows([run.rule() for run in runs])
@@ -347,22 +289,24 @@ def spectral_density(
         findings += (Finding.of("CURV813", f"the density moved by {moved:.2g} in the last quarter of {steps} steps"),)
     findings += negative(matrix, float(nodes.min()), float(np.abs(nodes).max()))
     products = sum(len(run.diagonal) for run in runs)
-    return SpectralDensity(
-        shown.grid,
-        each.mean(0),
-        se,
-        nodes,
-        weights,
-        residuals,
-        size,
-        shown.width,
-        moved,
-        findings,
-        spec,
-        seed,
-        {"probes": len(runs), "products": products, "integrated_se": noise},
-        provenance(),
-    )
+    seen = {"probes": len(runs), "products": products, "integrated_se": noise}
+    rest = moved, findings, spec, seed, seen, provenance()
+    return SpectralDensity(shown.grid, each.mean(0), se, nodes, weights, residuals, size, shown.width, *rest)
+
+
+def _all_eigenvalues(
+    matrix: Products, points: int, width: float | None, steps: int, spec: Mapping[str, Any], seed: int
+) -> SpectralDensity:
+    """The density of a matrix whose columns are paid for: nothing of it is estimated."""
+    values = torch.linalg.eigvalsh(dense_matrix(matrix)).cpu().numpy()
+    size = len(values)
+    shown = _Shown.of(values[None], points, width, steps)
+    weights, exact = np.full((1, size), 1 / size), np.zeros((1, size))
+    density = shown.density(values[None], weights)[0]
+    findings = negative(matrix, float(values[0]), float(np.abs(values).max()))
+    rest = 0.0, findings, spec, seed, {"probes": 0, "products": size}, provenance()
+    flat = np.zeros_like(density)
+    return SpectralDensity(shown.grid, density, flat, values[None], weights, exact, size, shown.width, *rest)
 
 
 @dataclass(frozen=True)
@@ -389,14 +333,3 @@ class _Shown:
 
     def integral(self, values: np.ndarray) -> float:
         return float(values.sum() * (self.grid[1] - self.grid[0]))
-
-
-def _block_tridiagonal(cores: list[np.ndarray], couplings: list[np.ndarray]) -> np.ndarray:
-    ends = np.cumsum([0, *(len(core) for core in cores)])
-    whole = np.zeros((ends[-1], ends[-1]))
-    for i, core in enumerate(cores):
-        whole[ends[i] : ends[i + 1], ends[i] : ends[i + 1]] = (core + core.T) / 2
-    for i, coupling in enumerate(couplings[: len(cores) - 1]):
-        whole[ends[i + 1] : ends[i + 2], ends[i] : ends[i + 1]] = coupling
-        whole[ends[i] : ends[i + 1], ends[i + 1] : ends[i + 2]] = coupling.T
-    return whole

@@ -20,25 +20,22 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.func import functional_call
-from torch.nn.modules.batchnorm import _BatchNorm
 
-from crunode.core.data import leaves
 from crunode.core.losses import LossModule
 from crunode.core.result import Finding
 from crunode.core.rng import derived_seed
-from crunode.curvature.gram import damped_solve, example_rows
+from crunode.curvature import fisher_systems
+from crunode.curvature.gram import example_rows
 from crunode.curvature.online_fisher import online_direction
 from crunode.curvature.predictive import predictive
 from crunode.curvature.signals import Recorder
-from crunode.errors import DiagnosticWarning, EstimationError, InputError
+from crunode.errors import DiagnosticWarning, InputError
 
 __all__ = ["NaturalGradient", "NaturalStep"]
 
 _FISHERS = ("empirical", "sampled", "true", "kaldi")
 _PREFIX = "model."
 _OWN = "natural"
-# Relative error of the trace of a sampled Fisher matrix above which it is told.
-_UNSURE = 0.5
 
 
 @dataclass(frozen=True)
@@ -218,10 +215,10 @@ class NaturalGradient(torch.optim.Optimizer):
         handle = self._model.register_forward_hook(lambda _, __, value: outputs.append(value))
         try:
             with torch.enable_grad(), recorder:
-                losses = _checked(self._losses(batch, closure), batch)
+                losses = fisher_systems.example_losses(self._losses(batch, closure), batch)
         finally:
             handle.remove()
-        loss = _mean(losses)
+        loss = fisher_systems.mean_loss(losses)
         with torch.enable_grad():
             value, cotangents, scales, right = self._kinds(losses, outputs)
             single = self._single if batch else None
@@ -231,11 +228,12 @@ class NaturalGradient(torch.optim.Optimizer):
         size, gram = sum(p.numel() for p in free.values()), rows.gram()
         if scales is not None:
             gram.mul_(scales[:, None]).mul_(scales)
-        _finite(gram.diagonal().sum(), loss)
+        fisher_systems.refuse_infinite(gram.diagonal().sum(), loss)
         findings = []
         if self.fisher == "sampled":
-            findings = self._unsure(gram.diagonal()[len(losses) :], value)
-        solve = _solved_by_drawn if self.fisher == "sampled" else _solved
+            assert self._predictive is not None
+            findings = fisher_systems.unsure_trace(gram.diagonal()[len(losses) :], self._predictive.surprises(value))
+        solve = fisher_systems.solved_by_drawn if self.fisher == "sampled" else fisher_systems.solved
         found = solve(gram, right, len(losses), self.alpha / size, self.epsilon)
         direction = rows.combined(found.coefficients if scales is None else found.coefficients * scales)
         if found.singular:
@@ -244,20 +242,15 @@ class NaturalGradient(torch.optim.Optimizer):
             findings.append(Finding.of("CURV833", f"found by {how}"))
         if len(losses) == 1:
             findings.append(Finding.of("CURV834", f"the norm of the gradient is {found.gradient_norm:.3g}"))
-        length = _norm(direction)
-        _finite(length, loss)
+        length = fisher_systems.whole_norm(direction)
+        fisher_systems.refuse_infinite(length, loss)
         last = NaturalStep(loss, found.gradient_norm, length, found.kappa, found.trace, how, tuple(findings))
         return direction, last
 
     def _look(self, free: dict[str, Tensor]) -> tuple[Recorder, bool]:
         """The recorder, and whether something about the model is different from the last step."""
         modules = list(self._model.modules())
-        for module in modules:
-            if isinstance(module, _BatchNorm) and (module.training or module.running_mean is None):
-                raise InputError(
-                    "expected examples that do not change one another's outputs, got batch normalization in training "
-                    "mode; call eval() on these layers, use other normalization, or fisher='kaldi'"
-                )
+        fisher_systems.refuse_coupled(modules)
         present = tuple(free), tuple((id(m), m.training) for m in modules)
         fresh = present != self._looked_at
         if fresh or self._recorder is None:
@@ -291,7 +284,7 @@ class NaturalGradient(torch.optim.Optimizer):
         if self.fisher == "empirical":
             return losses, [torch.ones_like(losses)], None, torch.ones_like(losses, dtype=torch.float64)
         assert self._predictive is not None
-        value = _single_output(outputs, len(losses))
+        value = fisher_systems.single_output(outputs, len(losses))
         (slope,) = torch.autograd.grad(losses.sum(), value, retain_graph=True)
         with torch.no_grad():
             if self.fisher == "sampled":
@@ -307,16 +300,6 @@ class NaturalGradient(torch.optim.Optimizer):
             cotangents = [unit.reshape(value.shape).to(value.dtype) for unit in units.unbind(2)]
         return value, cotangents, sizes[:, 0].T.reshape(-1), right
 
-    def _unsure(self, squares: Tensor, outputs: Tensor) -> list[Finding]:
-        """Whether a trace from drawn labels is known to half of its value."""
-        assert self._predictive is not None
-        surprises = self._predictive.surprises(outputs)
-        spread = float(squares.std()) / math.sqrt(len(squares)) if len(squares) > 1 else 0.0
-        error = max(spread / max(float(squares.mean()), 1e-300), 1 / math.sqrt(max(surprises, 1e-300)))
-        if error <= _UNSURE:
-            return []
-        return [Finding.of("CURV832", f"{surprises:.2g} of {len(squares)} drawn labels are not the likeliest ones")]
-
     def _online(
         self, free: dict[str, Tensor], batch: tuple[Any, ...], closure: Callable[[], Tensor] | None
     ) -> tuple[dict[str, Tensor], NaturalStep]:
@@ -326,27 +309,18 @@ class NaturalGradient(torch.optim.Optimizer):
                 losses = self._losses(batch, closure)
             if not isinstance(losses, Tensor):
                 losses = torch.as_tensor(losses, dtype=torch.float64)
-            loss = _mean(losses)
+            loss = fisher_systems.mean_loss(losses)
             if batch or losses.ndim:
                 found = torch.autograd.grad(losses.mean(), list(free.values()), allow_unused=True)
                 gradients = dict(zip(free, found, strict=True))
             else:  # a closure of the kind that other optimizers take: it has called backward
                 gradients = {name: p.grad for name, p in free.items()}
-        present = {name: g for name, g in gradients.items() if g is not None}
-        if not present:
-            raise InputError("expected gradients, got none; call backward first, or give inputs and targets")
-        if any(g.is_sparse for g in present.values()):
-            raise InputError("expected dense gradients, got sparse ones; set sparse=False on embeddings")
-        norm = _norm(present)
-        if not math.isfinite(norm):
-            raise EstimationError(
-                f"expected finite gradients, got a norm of {norm}; the weights are as before: lower lr"
-            )
+        present, norm = fisher_systems.finite_gradients(gradients)
         with torch.no_grad():
             for name, gradient in present.items():
                 states = self.state[free[name]].setdefault("online", [{} for _ in gradient.shape])
                 present[name] = online_direction(gradient, states, alpha=self.alpha, epsilon=self.epsilon)
-            length = _norm(present)
+            length = fisher_systems.whole_norm(present)
         return present, NaturalStep(loss, norm, length, None, None, "none")
 
     def _move(self, direction: dict[str, Tensor]) -> None:
@@ -415,89 +389,6 @@ class NaturalGradient(torch.optim.Optimizer):
         if "_model" in state:  # a copy, with a model of its own
             self._names = {id(value): name for name, value in self._model.named_parameters()}
             self._recorder, self._looked_at, self._told = None, None, set()
-
-
-@dataclass(frozen=True)
-class _Solution:
-    """Coefficients of rows, and what was found on the way."""
-
-    coefficients: Tensor
-    kappa: float
-    trace: float
-    gradient_norm: float
-    singular: bool
-
-
-def _solved(gram: Tensor, right: Tensor, examples: int, share: float, epsilon: float) -> _Solution:
-    """Coefficients c of F_s⁻¹∇L = Aᵀc for rows A with F = AᵀA/B and ∇L = Aᵀr/B: c = (AAᵀ + BκI)⁻¹r."""
-    trace = float(gram.diagonal().sum()) / examples
-    norm = math.sqrt(max(float(right @ gram @ right), 0.0)) / examples
-    kappa = share * max(trace, epsilon)
-    found, singular = damped_solve(gram, examples * kappa, right)
-    return _Solution(found, kappa, trace, norm, singular)
-
-
-def _solved_by_drawn(gram: Tensor, right: Tensor, examples: int, share: float, epsilon: float) -> _Solution:
-    """The same where F = AᵀA/B has other rows than ∇L = Gᵀ𝟏/B: (∇L − Aᵀ(AAᵀ + BκI)⁻¹A∇L)/κ.
-
-    Rows of `gram` are first those of G, then those of A.
-    """
-    size = examples
-    drawn = gram[size:, size:]
-    trace = float(drawn.diagonal().mean())
-    norm = math.sqrt(max(float(right @ gram[:size, :size] @ right), 0.0)) / size
-    kappa = share * max(trace, epsilon)
-    inside, singular = damped_solve(drawn, size * kappa, gram[size:, :size] @ right / size)
-    return _Solution(torch.cat([right / size, -inside]) / kappa, kappa, trace, norm, singular)
-
-
-def _checked(losses: Any, batch: tuple[Any, ...]) -> Tensor:
-    """Losses as a vector with one for each example."""
-    if not isinstance(losses, Tensor) or not losses.is_floating_point():
-        raise InputError(f"expected a tensor with one loss per example, got {type(losses).__name__}")
-    if losses.ndim != 1:
-        what = "a scalar" if losses.ndim == 0 else f"shape {tuple(losses.shape)}"
-        raise InputError(
-            f"expected one loss per example, got {what}, which cannot be split per example; give a loss with "
-            "reduction='none' averaged over all axes but the first, or use fisher='kaldi'"
-        )
-    examples = leaves(batch)[0].shape[0] if leaves(batch) else len(losses)
-    if len(losses) == 0 or len(losses) != examples:
-        raise InputError(f"expected one loss per example of a batch of {examples}, got {len(losses)}")
-    if not losses.requires_grad:
-        raise InputError("expected losses that depend on the parameters, got some that do not; is grad disabled?")
-    return losses
-
-
-def _single_output(outputs: list[Any], examples: int) -> Tensor:
-    if len(outputs) != 1 or not isinstance(outputs[0], Tensor) or outputs[0].shape[:1] != (examples,):
-        raise InputError(
-            f"expected the model to be called once, with one row of outputs per example, got {len(outputs)} calls; use "
-            "fisher='empirical'"
-        )
-    return outputs[0]
-
-
-def _mean(losses: Tensor) -> float:
-    found = float(losses.detach().double().mean())
-    if not math.isfinite(found):
-        raise EstimationError(
-            f"expected finite losses, got a mean of {found}; the weights are as before: lower lr, or check the data"
-        )
-    return found
-
-
-def _finite(size: Tensor | float, loss: float) -> None:
-    if not math.isfinite(float(size)):
-        raise EstimationError(
-            f"expected finite gradients, got some that are not, at a loss of {loss}; the weights are as before: "
-            "lower lr, or look for a square root, a norm or a logarithm at zero"
-        )
-
-
-def _norm(parts: dict[str, Tensor]) -> float:
-    norms = [torch.linalg.vector_norm(part, dtype=torch.float64) for part in parts.values()]
-    return float(torch.stack(norms).norm())
 
 
 def _device(model: nn.Module) -> torch.device | None:

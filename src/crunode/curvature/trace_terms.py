@@ -19,10 +19,10 @@ from torch import Tensor, nn
 
 from crunode.core.data import leaves
 from crunode.core.landscape import Landscape
-from crunode.core.rng import derived_seed
 from crunode.curvature.activations import Layer, Record, free_tensors, recorded
 from crunode.curvature.loss_factors import loss_factors, loss_slope
 from crunode.curvature.piecewise import operations
+from crunode.curvature.sign_probes import given_with, layer_probe, probe_shape, random_signs, seeded, signed_rows
 from crunode.errors import InputError
 
 __all__ = [
@@ -210,12 +210,12 @@ class LayerProbes:
         found = []
         for part, batch in enumerate(self._land.passes(self._size)):
             slopes, records = self._slopes(batch)
-            self.size = sum(math.prod(_probe_shape(record)[1:]) for record in records)
+            self.size = sum(math.prod(probe_shape(record)[1:]) for record in records)
             rows = leaves(batch)[0].shape[0]
             values = torch.zeros(count, rows, dtype=torch.float64, device=self._land.device)
             for k in range(count if slopes else 0):
-                generator = _generator(self._land, self._seed, 0, first + k, part)
-                probes = [_probe(record, generator) for record in records]
+                generator = seeded(self._land, self._seed, 0, first + k, part)
+                probes = [layer_probe(record, generator) for record in records]
                 moved = torch.autograd.grad(
                     slopes, [record.shift for record in records], probes, retain_graph=True, allow_unused=True
                 )
@@ -230,11 +230,11 @@ class LayerProbes:
         total = torch.zeros((), dtype=torch.float64, device=self._land.device)
         for batch in self._land.passes(self._size):
             for slope, record in zip(*self._slopes(batch), strict=True):
-                shape = _probe_shape(record)
+                shape = probe_shape(record)
                 unit = torch.zeros(math.prod(shape[1:]), dtype=record.root.dtype, device=record.root.device)
                 for k in range(len(unit)):
                     unit[k] = 1
-                    probe = _spread(record, unit.reshape(shape[1:]).expand(shape))
+                    probe = given_with(record, unit.reshape(shape[1:]).expand(shape))
                     unit[k] = 0
                     (move,) = torch.autograd.grad(slope, record.shift, probe, retain_graph=True, allow_unused=True)
                     if move is not None:
@@ -276,7 +276,7 @@ class ClassProbes:
             shifts = [record.shift for record in records]
             values = torch.zeros(count, len(outputs), dtype=torch.float64, device=self._land.device)
             for k in range(count):
-                row = _signed(factors, outputs, _generator(self._land, self._seed, 1, first + k, part))
+                row = signed_rows(factors, outputs, seeded(self._land, self._seed, 1, first + k, part))
                 signals = torch.autograd.grad(outputs, shifts, row, retain_graph=True, allow_unused=True)
                 for record, signal in zip(records, signals, strict=True):
                     if signal is not None:
@@ -308,8 +308,8 @@ class HessianProducts:
             share = leaves(batch)[0].shape[0] / land.data.rows
             slopes, points = self._slopes(batch)
             for k in range(count if slopes else 0):
-                generator = _generator(land, self._seed, 2, first + k, 0)
-                probes = [_signs(point.shape, generator, point) for point in points]
+                generator = seeded(land, self._seed, 2, first + k, 0)
+                probes = [random_signs(point.shape, generator, point) for point in points]
                 moved = torch.autograd.grad(slopes, points, probes, retain_graph=True, allow_unused=True)
                 for probe, move in zip(probes, moved, strict=True):
                     if move is not None:
@@ -361,7 +361,7 @@ class GaussNewtonProducts:
             outputs = model_outputs(land, {**free, **own}, batch)
             factors = loss_factors(land, outputs, batch)
             for k in range(count):
-                row = _signed(factors, outputs, _generator(land, self._seed, 3, first + k, part))
+                row = signed_rows(factors, outputs, seeded(land, self._seed, 3, first + k, part))
                 slopes = torch.autograd.grad(outputs, list(own.values()), row, retain_graph=True, allow_unused=True)
                 for sum_, slope in zip(sums[k], slopes, strict=True):
                     if slope is not None:
@@ -377,42 +377,6 @@ def _all_rows(factors: Tensor, outputs: Tensor) -> Tensor:
     count = outputs[0].numel()
     unit = torch.eye(count, dtype=outputs.dtype, device=outputs.device) * factors
     return unit[:, None].expand(count, len(outputs), count).reshape(count, *outputs.shape)
-
-
-def _signed(factors: Tensor, outputs: Tensor, generator: torch.Generator) -> Tensor:
-    """Σ_k ±r_ik for all examples, in the shape of the outputs."""
-    if factors.ndim == 0:
-        return factors * _signs(outputs.shape, generator, outputs)
-    signs = _signs(factors.shape[:2], generator, outputs)
-    return (signs[:, None] @ factors)[:, 0].reshape(outputs.shape)
-
-
-def _probe_shape(record: Record) -> tuple[int, int, int, int]:
-    count, groups, positions, inputs = record.root.shape
-    return count, groups, math.prod(record.shift.shape[1:]) // (groups * positions), inputs
-
-
-def _probe(record: Record, generator: torch.Generator) -> Tensor:
-    """Random u with E uuᵀ = G ⊗ 1."""
-    return _spread(record, _signs(_probe_shape(record), generator, record.root))
-
-
-def _spread(record: Record, weights: Tensor) -> Tensor:
-    """What the layer would give with these weights, other ones for each example."""
-    root = record.root
-    parts = weights * root if root.shape[2] == 1 else weights @ root.transpose(2, 3)
-    return record.layer.ungrouped(parts, record.shift.shape).to(record.shift.dtype)
-
-
-def _signs(shape: tuple[int, ...] | torch.Size, generator: torch.Generator, like: Tensor) -> Tensor:
-    """Random signs, one from each byte of random words: a quarter of the time of drawing them one by one."""
-    count = math.prod(shape)
-    words = torch.empty(-(-count // 8), dtype=torch.int64, device=like.device).random_(generator=generator)
-    return (words.view(torch.int8)[:count] & 1).to(like.dtype).mul_(2).sub_(1).reshape(tuple(shape))
-
-
-def _generator(land: Landscape, seed: int, *key: int) -> torch.Generator:
-    return torch.Generator(device=land.device).manual_seed(derived_seed(seed, *key))
 
 
 def _rows_at_once(land: Landscape, layers: tuple[Layer, ...], signals: int = 0) -> int:

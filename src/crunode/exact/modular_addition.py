@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from fractions import Fraction
 from random import Random
 from typing import Any
@@ -18,7 +18,13 @@ from crunode.exact.arguments import flag, sequence, whole
 from crunode.exact.result import LearningCoefficient
 from crunode.exact.secants import search_rank, secant_bound, tangent_rank
 
-__all__ = ["MODULUS_COMPUTED", "fourier_solution", "lazy_random_features", "quadratic_modular_addition"]
+__all__ = [
+    "MODULUS_COMPUTED",
+    "fourier_solution",
+    "lazy_random_features",
+    "quadratic_modular_addition",
+    "quadratic_on_data",
+]
 
 Pair = tuple[int, int]
 
@@ -78,10 +84,9 @@ def quadratic_modular_addition(
         count, cone = p * p, 2 * p - 1
     else:
         count, cone = whole(examples, "examples"), whole(data_rank, "data_rank")
-        if count > p * p or cone > min(2 * p - 1, count):
-            raise InputError(
-                f"expected at most {p * p} pairs of rank at most {min(2 * p - 1, count)}, got {count} and {cone}"
-            )
+        most = min(2 * p - 1, count)
+        if count > p * p or cone > most:
+            raise InputError(f"expected at most {p * p} pairs of rank at most {most}, got {count} and {cone}")
     span = count - centre
     bound = secant_bound(p, k, cone, span)
     if chosen is not None and p < k < span:
@@ -116,6 +121,28 @@ def quadratic_modular_addition(
         conditional=not proven,
         details={"rank": rank, "rank_by": reason, "examples": count, "data_rank": cone, "local": True},
     )
+
+
+def quadratic_on_data(modulus: Any, hidden: Any, *, centred: Any, data: Any) -> LearningCoefficient:
+    """`quadratic_modular_addition` with `data` in words, as pairs, or as numbers of examples and rank.
+
+    Example:
+        >>> print(quadratic_on_data(5, 12, centred=True, data="all p^2 pairs"))
+        λ = 60, m = 1 (exact) [Cullen 2026, ...]
+    """
+    chosen: dict[str, Any] = {}
+    if isinstance(data, Mapping):
+        chosen = dict(data)
+        if not chosen or not set(chosen) <= {"pairs", "examples", "data_rank"}:
+            raise InputError(f"expected data with pairs, or with examples and data_rank, got {data!r}")
+    elif isinstance(data, str):
+        if data.strip().lower().replace(" ", "") not in ("allp^2pairs", "allp**2pairs", "allpairs", "all"):
+            raise InputError(
+                f'expected data as "all p^2 pairs", a list of pairs, or examples and data_rank, got {data!r}'
+            )
+    elif data is not None:
+        chosen = {"pairs": data}
+    return quadratic_modular_addition(modulus, hidden, centred=centred, **chosen)
 
 
 def lazy_random_features(modulus: Any, hidden: Any, *, centred: Any, activation: Any = "t^2") -> LearningCoefficient:

@@ -87,15 +87,12 @@ def evaluate(family: str, /, **params: Any) -> LearningCoefficient:
         λ = 1/2, m = 2 (exact) [Aoyagi 2024, ...]
     """
     found = family_named(family)
-    unknown = [name for name in params if name not in found.parameters]
+    unknown, wanted = [name for name in params if name not in found.parameters], ", ".join(found.parameters)
     if unknown:
-        wanted = ", ".join(found.parameters)
         raise InputError(f"expected the parameters {wanted} of {found.name}, got {', '.join(map(str, unknown))} too")
     missing = [name for name in found.parameters if name not in params and name not in found.defaults]
     if missing:
-        raise InputError(
-            f"expected the parameters {', '.join(found.parameters)} of {found.name}, got no {', '.join(missing)}"
-        )
+        raise InputError(f"expected the parameters {wanted} of {found.name}, got no {', '.join(missing)}")
     return found.compute(**{**found.defaults, **params})
 
 
@@ -126,8 +123,7 @@ def family_named(name: Any) -> Family:
     if key not in _FAMILIES:
         import difflib
 
-        names = [*_FAMILIES, *_ALIASES]
-        near = difflib.get_close_matches(key, names, n=3, cutoff=0.4)
+        near = difflib.get_close_matches(key, [*_FAMILIES, *_ALIASES], n=3, cutoff=0.4)
         hint = f"did you mean {', '.join(near)}?" if near else "`crunode exact list` shows all"
         raise InputError(f"expected the name of a family, got {name[:80]!r}; {hint}")
     return _FAMILIES[key]
@@ -142,25 +138,6 @@ def _call(module: str, function: str, **fixed: Any) -> Callable[..., LearningCoe
         return found
 
     return compute
-
-
-def _modular_addition(*, modulus: Any, hidden: Any, centred: Any, data: Any) -> LearningCoefficient:
-    """`data` in words, as pairs, or as numbers of examples and rank."""
-    from crunode.exact.modular_addition import quadratic_modular_addition
-
-    chosen: dict[str, Any] = {}
-    if isinstance(data, Mapping):
-        chosen = dict(data)
-        if not chosen or not set(chosen) <= {"pairs", "examples", "data_rank"}:
-            raise InputError(f"expected data with pairs, or with examples and data_rank, got {data!r}")
-    elif isinstance(data, str):
-        if data.strip().lower().replace(" ", "") not in ("allp^2pairs", "allp**2pairs", "allpairs", "all"):
-            raise InputError(
-                f'expected data as "all p^2 pairs", a list of pairs, or examples and data_rank, got {data!r}'
-            )
-    elif data is not None:
-        chosen = {"pairs": data}
-    return quadratic_modular_addition(modulus, hidden, centred=centred, **chosen)
 
 
 def _add(
@@ -183,14 +160,7 @@ def _add(
     _ALIASES.update(dict.fromkeys(aliases, name))
 
 
-_add(
-    "regular",
-    "global",
-    "λ = d/2",
-    "Schwarz 1978",
-    _call("families", "regular"),
-    {"dim": "number of parameters"},
-)
+_add("regular", "global", "λ = d/2", "Schwarz 1978", _call("families", "regular"), {"dim": "number of parameters"})
 _add(
     "normal_crossing",
     "local",
@@ -344,7 +314,7 @@ _add(
     "local",
     "half of min{K(3p−2), p(p² − [centred])}, by training pairs where they are given",
     "Cullen 2026, theorems 4.1 and 4.2, corrected for the data",
-    _modular_addition,
+    _call("modular_addition", "quadratic_on_data"),
     {
         "modulus": "p",
         "hidden": "K",

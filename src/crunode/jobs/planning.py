@@ -92,8 +92,7 @@ class Forecast:
             lines.append((cost.name, units, gradients, memory, _span(cost.seconds, cost.low, cost.high), cost.source))
         widths = [max(len(line[k]) for line in lines) for k in range(6)]
         rows = ["  ".join(c.ljust(w) for c, w in zip(line, widths, strict=True)).rstrip() for line in lines]
-        total = f"{self.on}, {self.workers} at a time: {_span(*self.seconds)}"
-        return "\n".join([*rows, total])
+        return "\n".join([*rows, f"{self.on}, {self.workers} at a time: {_span(*self.seconds)}"])
 
     def to_dict(self) -> dict[str, Any]:
         """Everything, as JSON-able values."""
@@ -132,8 +131,7 @@ def plan_recipe(
         9
     """
     found = recipe(name)
-    cost = _recipe_cost(found, name, size, seed, store, trial)
-    return Forecast((cost,), _workers(executor), _words(executor))
+    return Forecast((_recipe_cost(found, name, size, seed, store, trial),), _workers(executor), _words(executor))
 
 
 def plan_jobs(
@@ -181,12 +179,12 @@ def _recipe_cost(found: Recipe, name: str, size: str, seed: int, store: Path | N
         order = [cells[k] for k in _spread_order(len(cells))]
         seen = _tried(_try_cells, [Job(cell, found.compute, None) for cell in order], trial, Path(folder))
         took = [float(text) for text in Path(folder, "seconds").read_text().split()] if seen.started else []
-    begun = f"{len(took)} cells tried"
     if seen.error:
         return replace(_unknown(name, len(cells), f"a cell failed: {seen.error[:80]}"), memory=seen.memory)
     # A cell that was ended took at least as long as it had.
     unfinished = None if seen.finished else max(seen.seconds - sum(took), 0.0)
-    return _spread(name, cells, took, unfinished, seen.memory, f"{begun} in {seen.seconds:.1f} s", done=0)
+    source = f"{len(took)} cells tried in {seen.seconds:.1f} s"
+    return _spread(name, cells, took, unfinished, seen.memory, source, done=0)
 
 
 def _spread(
@@ -231,10 +229,9 @@ def _unit_cost(name: str, group: Sequence[Work], trial: float) -> Cost:
     units = each * len(group)
     if done or not left:
         took = [run_unit(work) for work in done]
-        gradients = [_gradients(outcome.result or {}) for outcome in took]
         mean = statistics.fmean(outcome.seconds for outcome in took)
         low, high = (factor * mean * len(left) for factor in (_FINISHED if len(took) > 1 else _EXTRAPOLATED))
-        known = next((g for g in gradients if g is not None), None)
+        known = next((g for g in (_gradients(outcome.result or {}) for outcome in took) if g is not None), None)
         source = f"{len(done)} on record in the folder"
         return Cost(name, units, each * len(done), mean * len(left), low, high, known, None, source)
     if trial <= 0:
@@ -251,8 +248,7 @@ def _unit_cost(name: str, group: Sequence[Work], trial: float) -> Cost:
             if seen.finished:
                 seconds, source = None, f"a trial failed: {(seen.error or seen.value.error)[:80]}"
     if seconds is None:
-        least = seen.seconds * len(left)
-        return Cost(name, units, 0, None, least, None, gradients_each, seen.memory, source)
+        return Cost(name, units, 0, None, seen.seconds * len(left), None, gradients_each, seen.memory, source)
     total = seconds * len(left)
     spread = 1.0 if len(left) == 1 else 1.5  # the others have other settings
     return Cost(name, units, 0, total, total * low / spread, total * high * spread, gradients_each, seen.memory, source)

@@ -151,20 +151,13 @@ def fit_bulk(
     if distance > _MISFIT * usual:
         findings.append(Finding.of("SPEC1001", f"distance {distance:.3g}, random matrices at most {usual:.3g}"))
     spec = {"family": family, "fixed": known, "n": len(values), "outliers": len(outliers), "resolution": resolution}
+    rest = tuple(findings), spec, seed
     parameters = {}
     for k, name in enumerate(free):
         # Positive parameters are fitted as logarithms.
         unit = 1.0 if name == "center" else _read(name, point[k])
-        parameters[name] = Estimate(
-            name,
-            _read(name, point[k]),
-            se=unit * float(steps[:, k].std(ddof=1)),
-            systematic=unit * abs(float(steps[:, k].mean())),
-            findings=tuple(findings),
-            spec=spec,
-            seed=seed,
-            provenance=provenance(),
-        )
+        se, bias = unit * float(steps[:, k].std(ddof=1)), unit * abs(float(steps[:, k].mean()))
+        parameters[name] = Estimate(name, _read(name, point[k]), se, bias, *rest, provenance=provenance())
     return BulkFit(family, parameters, law, outliers, distance, usual, tuple(findings))
 
 

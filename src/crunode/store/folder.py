@@ -17,7 +17,7 @@ from crunode.store.atomic import PATIENCE, acquire
 from crunode.store.documents import read_document, write_document
 from crunode.store.guarded import inside
 
-__all__ = ["VERSION", "RunFolder", "journal_name", "label", "well_formed"]
+__all__ = ["VERSION", "RunFolder", "chain_count", "journal_name", "label", "well_formed"]
 
 VERSION = 1
 """Version of the format; a folder of another version is refused."""
@@ -225,6 +225,11 @@ def well_formed(folder: Path) -> Iterator[None]:
             f"{folder} is corrupt: its files do not fit together ({type(error).__name__}: {str(error)[:200]}). "
             "Restore it from a copy, or run again in a new folder."
         ) from error
+
+
+def chain_count(manifest: Mapping[str, Any]) -> int:
+    """Chains of a run, over all its groups."""
+    return sum(len(group) for group in manifest["groups"])
 
 
 def _release(claims: dict[int, int]) -> None:

@@ -19,12 +19,11 @@ from crunode.store.atomic import digest, locked, read_bytes, write_bytes
 from crunode.store.belongs import refuse
 from crunode.store.chunks import Kind, checked, length, pack, shapes, unpack
 from crunode.store.documents import diff, plain, read_document, write_document
-from crunode.store.folder import VERSION, RunFolder, journal_name, label, well_formed
+from crunode.store.folder import VERSION, RunFolder, chain_count, journal_name, label, well_formed
 from crunode.store.guarded import inside
 
 __all__ = ["UNFINISHED", "VERSION", "RunStore", "diff", "load_estimate", "save_estimate"]
 
-_KINDS: tuple[Kind, Kind] = ("draws", "warmup")
 UNFINISHED: dict[str, Any] = {"dims": {}, "files": {}, "findings": [], "estimates": [], "extra": {}}
 """What the manifest of a run says of its end before it has come."""
 
@@ -188,11 +187,10 @@ class RunStore(RunFolder):
         try:
             wrote_chunk = write_bytes(self.file(chunk_name), chunk_data)
             wrote_state = write_bytes(self.file(state_name), state_data)
-            entry = {"file": chunk_name, "kind": kind, "draws": draws, **wrote_chunk}
             committed = {
                 **journal,
                 "arrays": {**journal["arrays"], kind: like},
-                "chunks": [*journal["chunks"], entry],
+                "chunks": [*journal["chunks"], {"file": chunk_name, "kind": kind, "draws": draws, **wrote_chunk}],
                 "state": {"file": state_name, **wrote_state},
             }
             self.write_journal(committed)
@@ -228,7 +226,7 @@ class RunStore(RunFolder):
         manifest = self.manifest
         with well_formed(self.folder):
             nbeta = np.asarray(manifest["spec"].get("nbeta_per_chain", ()), dtype=np.float64)
-            chains = _chains(manifest)
+            chains = chain_count(manifest)
             findings = tuple(Finding(**finding) for finding in manifest["findings"])
             provenance = manifest["provenance"]
             roles = manifest["spec"].get("role_per_chain", ["ladder"] * chains)
@@ -287,7 +285,7 @@ class RunStore(RunFolder):
             files[journal_name(group)] = {"sha256": digest(data), "bytes": len(data)}
         final = {
             "status": status,
-            "dims": {kind: shapes(journals, kind) for kind in _KINDS},
+            "dims": {"draws": shapes(journals, "draws"), "warmup": shapes(journals, "warmup")},
             "files": dict(sorted(files.items())),
             "findings": [asdict(finding) for finding in findings],
             "estimates": [estimate.name for estimate in estimates],
@@ -302,17 +300,16 @@ class RunStore(RunFolder):
         with well_formed(self.folder):
             manifest = self.manifest
             lines = diff(manifest["spec"], asked["spec"])
-            lines += diff(*({"seed": each["seed"], "chains": _chains(each)} for each in (manifest, asked)))
+            lines += diff(*({"seed": each["seed"], "chains": chain_count(each)} for each in (manifest, asked)))
         refuse(self.folder, "this run", lines)
         return manifest
 
     def _check_size(self, entry: Mapping[str, Any]) -> None:
         """Find a lost or cut file without reading it, so that nothing is sampled on top of it."""
         path = self.file(entry["file"])
-        try:
+        found = None
+        with contextlib.suppress(OSError):
             found = path.stat().st_size
-        except OSError:
-            found = None
         if found != entry["bytes"]:
             raise StoreError(
                 f"{path} is {'missing' if found is None else 'truncated or overwritten'}: "
@@ -401,7 +398,3 @@ def load_estimate(folder: str | os.PathLike[str], name: str | None = None) -> Es
         found = Estimate.from_dict({} if content is None else content, draws)
         str(found)  # fails here, and not where it is printed, when diagnostics are of a wrong type
     return found
-
-
-def _chains(manifest: Mapping[str, Any]) -> int:
-    return sum(len(group) for group in manifest["groups"])

@@ -64,10 +64,8 @@ class Checkpoint:
             InputError: The state is that of another model, or of an optimizer of another kind or with other groups.
         """
         _check_fits(self.weights, model)
-        for name, stored, target in (
-            ("optimizer", self.optimizer, optimizer),
-            ("scheduler", self.scheduler, scheduler),
-        ):
+        given = {"optimizer": (self.optimizer, optimizer), "scheduler": (self.scheduler, scheduler)}
+        for name, (stored, target) in given.items():
             if target is None:
                 continue
             kind = self.meta.get(f"{name}_kind")
@@ -178,11 +176,10 @@ def load_checkpoint(folder: str | os.PathLike[str], step: int | None = None) -> 
         asked = "" if step is None else f" of step {step}"
         raise InputError(f"expected a checkpoint{asked} in {home}, found steps {known or 'none'}; check the folder")
     sheet = _sheet(home, step)
-    weights: dict[str, Any] = _tensors(home, _weights_name(step), sheet)
+    weights = _tensors(home, _weights_name(step), sheet)
     tensors = _tensors(home, _state_name(step), sheet) if _state_name(step) in sheet["files"] else {}
     state = {name: _join(part, tensors) for name, part in sheet["state"].items()}
-    weights.update(state["extra"])
-    return Checkpoint(step, weights, state["optimizer"], state["scheduler"], dict(sheet["meta"]))
+    return Checkpoint(step, weights | state["extra"], state["optimizer"], state["scheduler"], dict(sheet["meta"]))
 
 
 def list_checkpoints(folder: str | os.PathLike[str], check: bool = False) -> CheckpointList:
@@ -213,9 +210,7 @@ def list_checkpoints(folder: str | os.PathLike[str], check: bool = False) -> Che
     names = sorted(path.name for path in home.iterdir())
     matches = [match for match in (_NAME.fullmatch(name) for name in names) if match]
     problems = [
-        f"{name} was being written when its process ended"
-        if name.endswith(".tmp")
-        else f"{name} is no file of a checkpoint"
+        name + (" was being written when its process ended" if name.endswith(".tmp") else " is no file of a checkpoint")
         for name in names
         if not _NAME.fullmatch(name)
     ]

@@ -89,21 +89,7 @@ _SAMPLED: dict[str, Any] = {
     },
     "paper": {
         "cases": [case[:3] for case in _CASES],
-        "grid": [
-            (3, 1),
-            (3, 2),
-            (3, 3),
-            (3, 5),
-            (3, 7),
-            (3, 9),
-            (5, 1),
-            (5, 2),
-            (5, 4),
-            (5, 8),
-            (7, 1),
-            (7, 2),
-            (7, 4),
-        ],
+        "grid": [*((3, k) for k in (1, 2, 3, 5, 7, 9)), *((5, k) for k in (1, 2, 4, 8)), *((7, k) for k in (1, 2, 4))],
         "chains": {"chains": 16, "draws": 150, "warmup": 150},
     },
 }

@@ -106,19 +106,11 @@ def run_benchmark(
     notes: list[str] = []
     names = _present(check_methods(list(methods)), peer_python, notes)
     place = _device(device)
-    problems = [
-        problem.with_examples(examples)
-        for kind in dict.fromkeys(kinds)
-        for problem in problems_of(kind, count=count, first_seed=first_seed)
-    ]
-    if not problems:
-        raise InputError("expected at least one class of problems, got none")
+    kinds = list(dict.fromkeys(kinds))
+    known = _problems(kinds, count, first_seed, examples, target, notes)
     chosen = {name: dict((options or {}).get(name, {})) for name in names}
     if "devinterp" in chosen:
         chosen["devinterp"] = {"peer_python": os.fspath(peer_python), **chosen["devinterp"]}
-    known = [problem for problem in problems if problem.truth(target) is not None]
-    if len(known) < len(problems):
-        notes.append(f"{len(problems) - len(known)} problems without an exact value of the {target} are left out")
     file = None if out is None else rows_path(out)
     jobs = [Job(p, tuple(m for m in names if _suits(p, m)), target, chosen, place, file) for p in known]
     left_out = sum(len(names) - len(job.methods) for job in jobs)
@@ -129,15 +121,9 @@ def run_benchmark(
     record = {
         "command": command,
         "date": datetime.now(UTC).isoformat(timespec="seconds"),
-        "provenance": {
-            **provenance(),
-            # Rows of an interrupted run may come from other sources than the last ones.
-            **merged([{key: row.get(key) for key in _OWN} for row in rows]),
-            "device": torch.cuda.get_device_name(place) if place is not None and "cuda" in place else "cpu",
-            **({"threads": 1} if workers > 1 else {}),
-        },
+        "provenance": _origin(rows, place, workers),
         "settings": {
-            "classes": list(dict.fromkeys(kinds)),
+            "classes": kinds,
             "methods": names,
             "count": count,
             "first_seed": first_seed,
@@ -155,6 +141,29 @@ def run_benchmark(
         assert file is not None
         file.unlink(missing_ok=True)
     return record
+
+
+def _problems(
+    kinds: Sequence[str], count: int | None, first_seed: int, examples: int | None, target: str, notes: list[str]
+) -> list[Problem]:
+    """Problems of these classes whose exact value is known; how many others there are is noted."""
+    found = [p.with_examples(examples) for kind in kinds for p in problems_of(kind, count=count, first_seed=first_seed)]
+    if not found:
+        raise InputError("expected at least one class of problems, got none")
+    known = [problem for problem in found if problem.truth(target) is not None]
+    if len(known) < len(found):
+        notes.append(f"{len(found) - len(known)} problems without an exact value of the {target} are left out")
+    return known
+
+
+def _origin(rows: list[dict[str, Any]], place: str | None, workers: int) -> dict[str, Any]:
+    return {
+        **provenance(),
+        # Rows of an interrupted run may come from other sources than the last ones.
+        **merged([{key: row.get(key) for key in _OWN} for row in rows]),
+        "device": torch.cuda.get_device_name(place) if place is not None and "cuda" in place else "cpu",
+        **({"threads": 1} if workers > 1 else {}),
+    }
 
 
 def _run(jobs: list[Job], done: Mapping[str, dict[str, Any]], workers: int) -> list[dict[str, Any]]:

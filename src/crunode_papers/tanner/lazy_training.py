@@ -355,10 +355,8 @@ def _exact_rows(title: str, result: Result) -> list[Row]:
     )
     printed = Expected(1.0, 0.0, "lecture 9: p⁻¹L‖x‖²‖Δθ‖²", side="at most")
     why = "the constant is L²‖x‖⁴: the square of L, and one more ‖x‖² from |(w − w')·x|"
-    row = printed.row(
-        f"{title}: gradient change over the bound as printed", result["gradient_change"]["printed"], why=why
-    )
-    return [*table, row]
+    ours = result["gradient_change"]["printed"]
+    return [*table, printed.row(f"{title}: gradient change over the bound as printed", ours, why=why)]
 
 
 def figures(results: Sequence[Result], folder: Path) -> list[Path]:

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from crunode.curvature.lanczos import SpectralDensity, _block_tridiagonal, spectral_density
+from crunode.curvature.block_lanczos import block_tridiagonal
+from crunode.curvature.lanczos import SpectralDensity, spectral_density
 from crunode.curvature.rank import clear_count, numeric_rank
 
 
@@ -95,7 +96,7 @@ def test_blocks_beside_the_diagonal_are_transposes():
     cores = [rng.normal(size=(k, k)) for k in (3, 2, 2)]
     cores = [core + core.T for core in cores]
     couplings = [rng.normal(size=(2, 3)), rng.normal(size=(2, 2)), rng.normal(size=(1, 2))]
-    whole = _block_tridiagonal(cores, couplings)
+    whole = block_tridiagonal(cores, couplings)
     assert whole == pytest.approx(whole.T)
     assert whole[3:5, :3] == pytest.approx(couplings[0])
     assert whole[5:, 3:5] == pytest.approx(couplings[1])

@@ -8,8 +8,9 @@ from torch import nn
 
 import crunode as cr
 from crunode.curvature.balanced import Balanced
+from crunode.curvature.fisher_systems import solved, solved_by_drawn
 from crunode.curvature.gram import ExampleRows, are_close, damped_solve, row_weights
-from crunode.curvature.natural import NaturalGradient, _solved, _solved_by_drawn
+from crunode.curvature.natural import NaturalGradient
 from crunode.curvature.online_fisher import OnlineFisher, online_direction
 from crunode.curvature.product_basis import ProductBasis
 from crunode.curvature.products import Chunks, pulled
@@ -95,7 +96,7 @@ def test_weights_of_rows_tell_kinds_and_examples_apart():
 def test_solves_for_the_rows_of_the_fisher_matrix_are_dense_ones():
     rows, right = normal(8, 20), normal(8, seed=1)
     for epsilon in (1e-10, 1e3):  # the least trace
-        found = _solved(rows @ rows.T, right, 4, 0.1, epsilon)
+        found = solved(rows @ rows.T, right, 4, 0.1, epsilon)
         fisher, gradient = rows.T @ rows / 4, rows.T @ right / 4
         trace = float(fisher.trace())
         kappa = 0.1 * max(trace, epsilon)
@@ -105,7 +106,7 @@ def test_solves_for_the_rows_of_the_fisher_matrix_are_dense_ones():
         assert found.gradient_norm == pytest.approx(float(gradient.norm()))
         drawn = normal(4, 20, seed=2)
         both = torch.cat([rows[:4], drawn])
-        other = _solved_by_drawn(both @ both.T, right[:4], 4, 0.1, epsilon)
+        other = solved_by_drawn(both @ both.T, right[:4], 4, 0.1, epsilon)
         fisher, gradient = drawn.T @ drawn / 4, rows[:4].T @ right[:4] / 4
         kappa = 0.1 * max(float(fisher.trace()), epsilon)
         want = torch.linalg.solve(fisher + kappa * torch.eye(20, dtype=torch.float64), gradient)

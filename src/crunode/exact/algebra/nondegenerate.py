@@ -104,13 +104,10 @@ def certify(product: Factored, costs: Sequence[Fraction]) -> Certified:
         if not vanishing:
             continue
         if None in zeros:
-            words = (
-                f"whether the face polynomial {_shown(factors, parts, zeros.index(None))} has a real zero off the axes"
-            )
-            return Certified(value, None, False, f"not decided: {words}", details)
+            words = f"the face polynomial {_shown(factors, parts, zeros.index(None))} has a real zero off the axes"
+            return Certified(value, None, False, f"not decided: whether {words}", details)
         if len(vanishing) == 1:
-            (k,) = vanishing
-            smooth = has_singular_zero(parts[k]) is False
+            smooth = has_singular_zero(parts[vanishing[0]]) is False
         else:
             smooth = crossing_without_tangency([parts[k] for k in vanishing]) is True
         if not smooth:
@@ -123,10 +120,8 @@ def certify(product: Factored, costs: Sequence[Fraction]) -> Certified:
         shared = polyhedron.codimension(face.facets & center)
         for k in vanishing:
             branches.setdefault(factors[k][1], []).append((shared, tuple(vanishing)))
-    if not branches:
-        return Certified(value, multiplicity, True, reason, details)
-    top = max(branches)
-    if Fraction(1, top) > value:
+    top = max(branches, default=0)
+    if not top or Fraction(1, top) > value:
         return Certified(value, multiplicity, True, reason, details)
     tie = Fraction(1, top) == value
     settled = multiplicity if tie else 1
