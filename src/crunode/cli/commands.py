@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
-import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any, cast
 
@@ -13,7 +11,7 @@ import typer
 from crunode import __version__
 from crunode.cli.jobs_command import plan, run
 from crunode.cli.on_option import DeadlineOption, On, Workers, executor_from
-from crunode.cli.printing import fail, print_json, printable
+from crunode.cli.printing import fail, print_json, printable, quiet
 from crunode.cli.recipe_command import recipe
 from crunode.cli.report_command import report
 from crunode.cli.runs_command import rerun, runs
@@ -52,20 +50,6 @@ def run_words(words: Sequence[str], command: typer.Typer = app, name: str = "cru
         fail("Interrupted", "stopped; with --store the same command goes on where it stopped", words)
         code = 130
     return code if isinstance(code, int) else 0
-
-
-@contextlib.contextmanager
-def _quiet(as_json: bool) -> Iterator[None]:
-    """Findings are printed as words, so not as warnings too; with JSON nothing else may reach standard output."""
-    import warnings
-
-    from crunode.errors import DiagnosticWarning
-
-    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
-        warnings.simplefilter("ignore", DiagnosticWarning)
-        if as_json:
-            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
-        yield
 
 
 def _version(asked: bool) -> None:
@@ -112,7 +96,7 @@ def llc(
     from crunode.jobs.rerunning import record_call
     from crunode.reporting.text import describe_estimate
 
-    with _quiet(as_json):
+    with quiet(as_json):
         call = Call("llc", target, seed, settings_from(settings or ()), weights)
         estimate = call.estimate(store, executor_from(on, workers, deadline))
         record_call(store, "llc", target, settings or (), seed, weights)
@@ -146,7 +130,7 @@ def sweep(
     from crunode.cli.sweep_command import run_sweep
 
     axes = {"steps": step, "precisions": precision, "nbetas": nbeta}
-    with _quiet(as_json):
+    with quiet(as_json):
         executor = executor_from(on, workers, deadline)
         found = run_sweep(target, axes, settings or (), weights, store=store, seed=seed, executor=executor, plot=plot)
     if as_json:
@@ -236,7 +220,7 @@ def demo(
     from crunode import Processes
     from crunode.examples.demo import run_demo
 
-    with _quiet(as_json):
+    with quiet(as_json):
         result = run_demo(store, Processes())
     if as_json:
         print_json(result)

@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import contextlib
 import sys
-import warnings
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from crunode.cli.on_option import DeadlineOption, On, Workers, executor_from
-from crunode.cli.printing import print_json, printable
-from crunode.errors import DiagnosticWarning, InputError
+from crunode.cli.printing import print_json, printable, quiet
+from crunode.errors import InputError
 
 if TYPE_CHECKING:
     from crunode.core.execute import Executor
@@ -43,10 +42,7 @@ def run(
 
     jobs = _read(file, settings, seed)
     home, executor = _store(jobs, store), _executor(jobs, on, workers, deadline)
-    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
-        warnings.simplefilter("ignore", DiagnosticWarning)  # the table says so
-        if as_json:  # nothing else may reach standard output
-            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+    with quiet(as_json):
         found = run_jobs(jobs, home, executor)
     if as_json:
         print_json(found.to_dict())

@@ -2,17 +2,30 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import math
 import sys
-from collections.abc import Mapping, Sequence
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from crunode.errors import DiagnosticWarning
 from crunode.store.guarded import shown
 
-__all__ = ["fail", "print_json", "printable"]
+__all__ = ["fail", "print_json", "printable", "quiet"]
+
+
+@contextlib.contextmanager
+def quiet(as_json: bool) -> Iterator[None]:
+    """Findings are printed as words, so not as warnings too; with JSON nothing else may reach standard output."""
+    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
+        warnings.simplefilter("ignore", DiagnosticWarning)
+        if as_json:
+            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+        yield
 
 
 def fail(kind: str, message: str, words: Sequence[str]) -> None:

@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import contextlib
 import sys
-import warnings
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -13,8 +11,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from crunode.cli.on_option import On, Workers, executor_from
-from crunode.cli.printing import print_json, printable
-from crunode.errors import DiagnosticWarning, InputError, StoreError
+from crunode.cli.printing import print_json, printable, quiet
+from crunode.errors import InputError, StoreError
 from crunode.store.guarded import shown
 
 if TYPE_CHECKING:
@@ -216,10 +214,7 @@ def rerun(
     if replay.imports is not None and not yes and sys.stdin.isatty() and not as_json:
         typer.confirm(f"This runs the code of {shown(replay.imports)}. Go on?", abort=True)
         yes = True
-    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
-        warnings.simplefilter("ignore", DiagnosticWarning)  # findings are printed as words
-        if as_json:  # nothing else may reach standard output
-            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+    with quiet(as_json):
         found = run_again(folder, into, trust=yes, executor=executor_from(on, workers))
     if as_json:
         print_json({"folder": into, "kind": replay.kind, "result": found.to_dict()})

@@ -7,7 +7,6 @@ import functools
 import importlib
 import os
 import sys
-import warnings
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,8 +14,8 @@ from typing import Annotated, Any
 import typer
 
 from crunode.cli.on_option import DeadlineOption, On, Workers, executor_from
-from crunode.cli.printing import print_json
-from crunode.errors import DiagnosticWarning, InputError
+from crunode.cli.printing import print_json, quiet
+from crunode.errors import InputError
 
 __all__ = ["probes_from", "track"]
 
@@ -49,10 +48,7 @@ def track(
 
     check_picture(plot)
     executor = executor_from(on, workers, deadline)
-    with warnings.catch_warnings(), contextlib.ExitStack() as stack:
-        warnings.simplefilter("ignore", DiagnosticWarning)  # findings are printed as words
-        if as_json:  # nothing else may reach standard output
-            stack.enter_context(contextlib.redirect_stdout(sys.stderr))
+    with quiet(as_json):
         probes = probes_from(probe or ["llc"], settings or ())
         found = track_folder(
             landscape_from(target),

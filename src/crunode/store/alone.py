@@ -9,6 +9,7 @@ from typing import Any
 
 from crunode.core.result import Estimate
 from crunode.errors import StoreMismatch
+from crunode.store.belongs import refuse
 from crunode.store.documents import diff
 from crunode.store.run_store import RunStore, load_estimate
 
@@ -35,13 +36,7 @@ def kept_alone(folder: str | os.PathLike[str], question: Mapping[str, Any]) -> E
     handle = RunStore.open(folder)
     if handle.groups or handle.status != "complete":
         return None
-    lines = diff(handle.spec.get("question", {}), question)
-    if lines:
-        raise StoreMismatch(
-            f"expected {folder} to hold this run, got another one, which took no chains; settings differ:\n  "
-            + "\n  ".join(lines[:20])
-            + "\nChoose another folder, or repeat the call with the stored settings."
-        )
+    refuse(folder, "this run, which took no chains", diff(handle.spec.get("question", {}), question))
     return load_estimate(folder)
 
 
