@@ -283,12 +283,10 @@ def figures(results: Sequence[Result], folder: Path) -> list[Path]:
         left.plot(shares, [row["dimension"] / row["parameters"] for row in found], "o", label=result.cell.name)
         right.semilogy([max(value, 1e-36) for value in result["walk"]["losses"]], label=result.cell.name)
     left.plot([0, 1], [1, 0], "k:", label="1 − r·m/d")
-    left.set_xlabel("r·m/d")
-    left.set_ylabel("dimension/d")
+    left.set(xlabel="r·m/d", ylabel="dimension/d")
     left.legend(fontsize="x-small")
     right.axhline(1e-10, color="k", linestyle=":")
-    right.set_xlabel("step of the walk")
-    right.set_ylabel("loss")
+    right.set(xlabel="step of the walk", ylabel="loss")
     path = folder / "dimensions.png"
     figure.savefig(path, dpi=120)
     return [path]

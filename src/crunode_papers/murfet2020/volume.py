@@ -212,8 +212,7 @@ def figures(results: Sequence[Result], folder: Path) -> list[Path]:
         case = CASES[result.settings["case"]]
         logs = [math.log10(t) for t in result["t"]]
         axes.plot(logs, [v / math.log(10) for v in result["log_volume"]], label=f"{case.title}, λ = {case.half}")
-    axes.set_xlabel("log₁₀ t")
-    axes.set_ylabel("log₁₀ V(t)")
+    axes.set(xlabel="log₁₀ t", ylabel="log₁₀ V(t)")
     axes.legend(fontsize="small")
     path = folder / "volumes.png"
     figure.savefig(path, dpi=120)

@@ -252,8 +252,7 @@ def figures(results: Sequence[Result], folder: Path) -> list[Path]:
     named = dict(reversed(list(zip(*right.get_legend_handles_labels()[::-1], strict=True))))
     right.legend(named.values(), named.keys(), fontsize="small")
     for axes, label in ((left, "ε"), (middle, "ε/ε_c"), (right, "φ")):
-        axes.set_xlabel(label)
-        axes.set_ylabel("energy of minimizers" if axes is right else "index α")
+        axes.set(xlabel=label, ylabel="energy of minimizers" if axes is right else "index α")
     left.legend(fontsize="small")
     middle.legend(fontsize="small")
     path = folder / "index.png"

@@ -255,11 +255,9 @@ def figures(results: Sequence[Result], folder: Path) -> list[Path]:
         left.loglog([r["condition"] for r in mine], [1 - r["measured"] for r in mine], "o", label=title)
         if mine:
             right.semilogy([max(value, 1e-34) for value in mine[0]["newton"]], "o-", label=title)
-    left.set_xlabel("condition number κ")
-    left.set_ylabel("1 − residual factor")
+    left.set(xlabel="condition number κ", ylabel="1 − residual factor")
     left.legend(fontsize="small")
-    right.set_xlabel("Gauss-Newton step")
-    right.set_ylabel("loss of the network")
+    right.set(xlabel="Gauss-Newton step", ylabel="loss of the network")
     path = folder / "rates.png"
     figure.savefig(path, dpi=120)
     return [path]

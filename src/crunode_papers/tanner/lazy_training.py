@@ -369,8 +369,7 @@ def figures(results: Sequence[Result], folder: Path) -> list[Path]:
             widths = [r.settings["width"] for r in swept]
             means = [math.exp(sum(map(math.log, r[name])) / len(r[name])) for r in swept]
             axes.loglog(widths, means, "o-", label=title)
-        axes.set_xlabel("width p")
-        axes.set_ylabel(label)
+        axes.set(xlabel="width p", ylabel=label)
     axes.legend(fontsize="small")
     path = folder / "widths.png"
     figure.savefig(path, dpi=120)

@@ -312,8 +312,7 @@ def figures(results: Sequence[Result], folder: Path) -> list[Path]:
         axes[2].loglog(sizes, gaps, marker="o", label=title)
         axes[0].axhline(float(COEFFICIENTS[model]), color="gray", linewidth=0.8)
     for axis, label in zip(axes, ("n E[Bg]", "n E[Bt]", "|E[Cv − WAIC]|"), strict=True):
-        axis.set_xlabel("n")
-        axis.set_ylabel(label)
+        axis.set(xlabel="n", ylabel=label)
     axes[2].legend(fontsize="small")
     path = folder / "criteria.png"
     figure.savefig(path, dpi=120)
