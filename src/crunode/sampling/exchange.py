@@ -14,8 +14,8 @@ from torch import Tensor
 
 from crunode.core.result import Draws, Finding
 from crunode.errors import InputError
+from crunode.sampling.kernel import Gradient, Kernel, State, Step
 from crunode.sampling.metropolis import HMC
-from crunode.sampling.stochastic import Gradient, State, Step
 
 __all__ = ["Exchange", "exchange_findings", "exchange_report"]
 
@@ -24,7 +24,7 @@ _NO_OVERLAP = 0.02
 
 
 @dataclass(frozen=True)
-class Exchange:
+class Exchange(Kernel):
     r"""A Metropolis kernel on each rung of a ladder of nbeta, and swaps between neighbouring rungs after its steps.
 
     The posterior needs two levels of nbeta or more. Rungs $a$ and $b$ of a chain swap their positions with probability
@@ -52,9 +52,10 @@ class Exchange:
         (6, 50)
     """
 
-    inner: Any = field(default_factory=HMC)
+    inner: Kernel = field(default_factory=HMC)
     every: int = 1
     metropolis: ClassVar[bool] = True
+    ladder: ClassVar[bool] = True
 
     def __post_init__(self) -> None:
         if isinstance(self.inner, Exchange) or not getattr(self.inner, "metropolis", False):
@@ -68,18 +69,22 @@ class Exchange:
     @property
     def step(self) -> Step:
         """The inner kernel's step."""
-        step: Step = self.inner.step
-        return step
+        return self.inner.step
+
+    @property
+    def core(self) -> Kernel:
+        """The inner kernel."""
+        return self.inner
 
     @property
     def leaps(self) -> int:
         """Gradients that a step takes on each rung."""
-        return int(getattr(self.inner, "leaps", 1))
+        return self.inner.leaps
 
     @property
     def uniforms(self) -> int:
         """Uniform numbers for a step: the last one is for the swap."""
-        return int(getattr(self.inner, "uniforms", 2)) + 1
+        return self.inner.uniforms + 1
 
     def init(self, w: Tensor, gradient: Gradient) -> State:
         """The inner kernel's state, which rows make a ladder, and which replica is where."""

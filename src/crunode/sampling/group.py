@@ -15,6 +15,7 @@ from crunode.core.landscape import Landscape
 from crunode.core.progress import Progress
 from crunode.core.rng import NoiseStream, preserved_rng
 from crunode.sampling.engine import Engine
+from crunode.sampling.kernel import Kernel
 from crunode.sampling.native.step import NativeStep
 from crunode.sampling.posterior import Posterior, Rung
 from crunode.sampling.stochastic import SGHMC, SGLD
@@ -50,7 +51,7 @@ class Group:
     """
 
     posterior: Posterior
-    kernel: Any
+    kernel: Kernel
     index: int
     chains: Sequence[int]
     rungs: Sequence[Rung]
@@ -94,23 +95,23 @@ class _Runner:
             torch.tensor([r.nbeta for r in group.rungs], dtype=torch.float64),
             precision=torch.tensor([r.precision for r in group.rungs], dtype=torch.float64),
             seed=group.seed,
-            batch=getattr(group.kernel, "batch", None),
+            batch=group.kernel.batch,
             layout=group.layout,
             compiled=group.compiled,
-            overwrite=getattr(group.kernel, "one_gradient", False),
-            control=bool(getattr(group.kernel, "control", None)),
+            overwrite=group.kernel.one_gradient,
+            control=bool(group.kernel.control),
             each=group.each,
         )
         self.lands = group.each or [land] * len(group.chains)
         self.step = torch.tensor([r.step for r in group.rungs], dtype=torch.float64).to(**place).reshape(-1, 1)
         kind = "normal" if group.kernel.metropolis else "grid"  # a Metropolis test takes the density for exact
         self.normal = NoiseStream(group.seed, group.chains, land.dim, stream=0, kind=kind, **place)
-        width = getattr(group.kernel, "uniforms", 2)
+        width = group.kernel.uniforms
         self.uniform = NoiseStream(group.seed, group.chains, width, stream=1, kind="uniform", **place)
         self.native: NativeStep | None = None
-        advance = type(group.kernel).advance
-        if group.native and advance in (SGLD.advance, SGHMC.advance) and self.engine.mean is land.center:
-            friction = group.kernel.friction if advance is SGHMC.advance else None
+        kernel = group.kernel
+        if group.native and type(kernel) in (SGLD, SGHMC) and self.engine.mean is land.center:
+            friction = kernel.friction if isinstance(kernel, SGHMC) else None
             settings = (land.center, self.step, self.engine.precision, friction)
             self.native = NativeStep.of(group.seed, group.chains, *settings)
         self.blocks: dict[str, list[dict[str, np.ndarray]]] = {"warmup": [], "draws": []}

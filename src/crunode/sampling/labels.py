@@ -86,8 +86,8 @@ def choose_labels(landscape: Landscape, asked: str | None = None, *, kernel: Any
         return Labels(own, "own", "as asked")
     if landscape.n < _ENOUGH * landscape.dim:
         return Labels(landscape, "given", "with fewer than ten examples a parameter they may have been fitted")
-    kernel = getattr(kernel, "inner", kernel)  # one level has nothing to exchange
-    if isinstance(getattr(kernel, "step", None), tuple):  # one step for each level of a ladder; here there is one level
+    kernel = None if kernel is None else kernel.core  # one level has nothing to exchange
+    if kernel is not None and isinstance(kernel.step, tuple):  # one for each level of a ladder; here there is one level
         kernel = replace(kernel, step=None)
     options: dict[str, Any] = {"chains": _CHAINS, "draws": _DRAWS, "warmup": _WARMUP, "seed": derived_seed(seed, 31)}
     try:

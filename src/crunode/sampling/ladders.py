@@ -108,7 +108,7 @@ def ladder(
         )
     if not (isinstance(swap, int | float) and _GAP < swap < 0.9):
         raise InputError(f"expected swap as a rate between {_GAP} and 0.9, got {swap!r}; 0.35 suits most ladders")
-    kernel = kernel.inner if isinstance(kernel, Exchange) else kernel
+    kernel = None if kernel is None else kernel.core
     exchange = Exchange(HMC(metric="diagonal") if kernel is None else replace(kernel, step=None))
     count = max(2, math.ceil(math.log(coldest / hottest) / math.log(_FIRST_RATIO)))
     levels = tuple(float(t) for t in np.geomspace(hottest, coldest, count + 1))

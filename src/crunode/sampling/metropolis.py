@@ -11,7 +11,8 @@ from torch import Tensor
 
 from crunode.errors import InputError
 from crunode.sampling.adaptation import begin, learn, reach
-from crunode.sampling.stochastic import Gradient, State, Step, check_fields
+from crunode.sampling.kernel import Gradient, Kernel, State, Step
+from crunode.sampling.stochastic import check_fields
 
 __all__ = ["HMC", "MALA"]
 
@@ -22,7 +23,7 @@ _SLACK, _MANY = 0.05, 1000
 
 
 @dataclass(frozen=True)
-class HMC:
+class HMC(Kernel):
     """Hamiltonian Monte Carlo with leapfrog steps and a Metropolis test on all data.
 
     Momenta are standard normal; a trajectory has `leaps` leapfrog steps of size √ε times a random factor, log-uniform
@@ -92,7 +93,7 @@ class HMC:
 
 
 @dataclass(frozen=True)
-class MALA:
+class MALA(Kernel):
     """Metropolis-adjusted Langevin: the SGLD step on all data, accepted or rejected.
 
     Attributes:

@@ -13,7 +13,8 @@ from torch import Tensor
 from crunode.core.result import Finding
 from crunode.errors import InputError
 from crunode.sampling.adaptation import begin, learn, reach
-from crunode.sampling.stochastic import Gradient, State, Step, check_fields
+from crunode.sampling.kernel import Gradient, Kernel, State, Step
+from crunode.sampling.stochastic import check_fields
 
 __all__ = ["NUTS", "counted_uniforms"]
 
@@ -28,7 +29,7 @@ Point = tuple[Tensor, Tensor, Tensor]
 
 
 @dataclass(frozen=True)
-class NUTS:
+class NUTS(Kernel):
     """The no-U-turn sampler with multinomial choice within a trajectory.
 
     From standard normal momenta a trajectory is doubled, forward or backward in time by the toss of a coin, until the

@@ -12,6 +12,7 @@ from torch import Tensor
 from crunode.core.rng import NoiseStream, derived_seed
 from crunode.errors import EstimationError
 from crunode.sampling.engine import Engine
+from crunode.sampling.kernel import Kernel
 from crunode.sampling.posterior import Posterior
 
 __all__ = ["Pilot", "pilot"]
@@ -42,7 +43,7 @@ class Pilot:
 
 def pilot(
     posterior: Posterior,
-    kernel: Any,
+    kernel: Kernel,
     *,
     chains: int,
     target: float,
@@ -74,7 +75,7 @@ def pilot(
     engines = _engines(posterior, count, chains, seed, layout)
     place: dict[str, Any] = {"device": land.device, "dtype": land.packing.dtype}
     normal = NoiseStream(seed, range(count), land.dim, stream=2, **place)
-    width = getattr(kernel, "uniforms", 2)
+    width = kernel.uniforms
     uniform = NoiseStream(seed, range(count), width, stream=3, kind="uniform", **place)
     guess = [first_step(posterior, level, seed) for level in levels] if start is None else start
     log_step = torch.tensor(guess, dtype=torch.float64).log()
@@ -99,14 +100,14 @@ def pilot(
     found = torch.stack(steps).mean(0).exp()
     signal = torch.stack(signals).mean(0) * torch.tensor(levels, dtype=torch.float64)
     last = state.w[:chains]
-    spent = count * (1 + iterations * getattr(kernel, "leaps", 1))
+    spent = count * (1 + iterations * kernel.leaps)
     return Pilot(levels, tuple(found.tolist()), tuple(accept.tolist()), tuple(signal.tolist()), last, spent, state.w)
 
 
 class _Joint:
     """Chains under one engine or, where the model does not batch, under one each."""
 
-    def __init__(self, engines: list[Engine], kernel: Any, w: Tensor) -> None:
+    def __init__(self, engines: list[Engine], kernel: Kernel, w: Tensor) -> None:
         self.engines, self.kernel, self.w = engines, kernel, w
         self.rows = [slice(None)] if len(engines) == 1 else [slice(k, k + 1) for k in range(len(engines))]
         self.states = [{"w": w[r], **kernel.init(w[r], e)} for r, e in zip(self.rows, engines, strict=True)]

@@ -15,10 +15,12 @@ from crunode.core.execute import Executor, Serial
 from crunode.core.logs import logging_to
 from crunode.core.result import Draws, Finding, provenance
 from crunode.errors import EstimationError, InputError
-from crunode.sampling.exchange import Exchange, exchange_findings
+from crunode.sampling.exchange import exchange_findings
 from crunode.sampling.group import Group, Observable, Outcome, run_group
+from crunode.sampling.kernel import Kernel
 from crunode.sampling.layout import check_memory, choose_layout, free_memory, split_chains, step_memory
 from crunode.sampling.posterior import Posterior
+from crunode.sampling.stepping import steps_of
 from crunode.sampling.tuning import Plan, kernel_spec, tune
 from crunode.store.belongs import refuse
 from crunode.store.documents import diff
@@ -31,7 +33,7 @@ _KEEP = ("positions", "pointwise")
 
 def sample(
     posterior: Posterior,
-    kernel: Any = None,
+    kernel: Kernel | None = None,
     *,
     chains: int | None = None,
     draws: int | None = None,
@@ -111,7 +113,7 @@ def sample(
     size = {"n": land.n, "dim": land.dim, "rows": land.data.rows}
     roles = [rung.role for rung in per_chain]
     spec = {"asked": asked, **size, **plan.spec(), "nbeta_per_chain": nbeta, "role_per_chain": roles}
-    if isinstance(kernel, Exchange):
+    if kernel.ladder:
         groups, chosen = _ladders(posterior, plan.chains)
     else:
         groups, chosen = _groups(posterior, kernel, list(ids), layout)
@@ -141,7 +143,7 @@ def sample(
         for index, members in enumerate(groups)
     ]
     most = max(map(len, groups))
-    spec |= {"layout": chosen, "memory": step_memory(land, most, getattr(kernel, "batch", None))}
+    spec |= {"layout": chosen, "memory": step_memory(land, most, kernel.batch)}
     if handle is None:
         return _collect(list(executor.map(run_group, jobs)), groups, spec, plan, None)
     if handle.status == "complete":
@@ -151,17 +153,15 @@ def sample(
         return _collect(list(executor.map(run_group, jobs)), groups, spec, plan, handle)
 
 
-def _steps(kernel: Any, levels: int) -> tuple[float, ...]:
-    if not isinstance(kernel.step, tuple):
-        return (kernel.step,) * levels
-    if len(kernel.step) != levels:
+def _steps(kernel: Kernel, levels: int) -> tuple[float, ...]:
+    if isinstance(kernel.step, tuple) and len(kernel.step) != levels:
         raise InputError(f"expected one step for each of {levels} levels of nbeta, got {len(kernel.step)}")
-    return kernel.step
+    return steps_of(kernel, levels)
 
 
 def check_settings(
     posterior: Posterior,
-    kernel: Any,
+    kernel: Kernel | None,
     counts: Mapping[str, Any],
     seed: int,
     keep: Sequence[str],
@@ -201,11 +201,11 @@ def check_settings(
         raise InputError(f"expected keep among {_KEEP}, got {unknown}")
     if "pointwise" in keep and not posterior.landscape.pointwise:
         posterior.landscape.losses()  # raises, saying what a loss must return
-    if isinstance(kernel, Exchange):
+    if kernel is not None and kernel.ladder:
         _check_exchange(posterior, layout)
 
 
-def _stored_plan(store: Any, asked: Mapping[str, Any], kernel: Any) -> Plan | None:
+def _stored_plan(store: Any, asked: Mapping[str, Any], kernel: Kernel | None) -> Plan | None:
     """The plan of a run folder that exists, so that a resumed run goes on with the very same settings."""
     if store is None or not (Path(store) / "manifest.json").exists():
         return None
@@ -215,18 +215,18 @@ def _stored_plan(store: Any, asked: Mapping[str, Any], kernel: Any) -> Plan | No
 
 
 def _groups(
-    posterior: Posterior, kernel: Any, ids: list[int], layout: str | None
+    posterior: Posterior, kernel: Kernel, ids: list[int], layout: str | None
 ) -> tuple[list[list[int]], dict[str, str]]:
     why = "asked for"
-    check_memory(posterior.landscape, getattr(kernel, "batch", None))
+    check_memory(posterior.landscape, kernel.batch)
     if layout is None:
-        layout, why = choose_layout(posterior.landscape, len(ids), getattr(kernel, "batch", None))
+        layout, why = choose_layout(posterior.landscape, len(ids), kernel.batch)
     if layout == "sequential":
         groups = [[c] for c in ids]
     else:
         if not posterior.landscape.data.stacked:
             raise InputError("expected data that stacks for layout='batched', got batches of unlike shapes")
-        groups = split_chains(posterior.landscape, ids, getattr(kernel, "batch", None))
+        groups = split_chains(posterior.landscape, ids, kernel.batch)
     return groups, {"layout": layout, "why": why}
 
 
@@ -290,7 +290,7 @@ def _collect(
     return draws
 
 
-def kernel_findings(kernel: Any, draws: Draws) -> tuple[Finding, ...]:
+def kernel_findings(kernel: Kernel, draws: Draws) -> tuple[Finding, ...]:
     """What a kernel has to say about draws it made; any kernel may have a method `findings(arrays)`.
 
     Example:
@@ -298,10 +298,8 @@ def kernel_findings(kernel: Any, draws: Draws) -> tuple[Finding, ...]:
         >>> kernel_findings(HMC(), Draws({"excess": np.zeros((2, 5))}, {}, np.ones(2), {}))
         ()
     """
-    if isinstance(kernel, Exchange):
-        return (*exchange_findings(draws), *kernel_findings(kernel.inner, draws))
-    look = getattr(kernel, "findings", None)
-    return () if look is None else tuple(look(draws.arrays))
+    own = kernel.core.findings(draws.arrays)
+    return (*exchange_findings(draws), *own) if kernel.ladder else own
 
 
 def _merge(parts: Sequence[dict[str, np.ndarray]], groups: list[list[int]]) -> dict[str, np.ndarray]:

@@ -8,39 +8,35 @@ They set `one_gradient`: a gradient is done with before the next one is asked fo
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import torch
 from torch import Tensor
 
 from crunode.errors import InputError
+from crunode.sampling.kernel import Gradient, Kernel, State, Step
 from crunode.sampling.posterior import positive
 
-__all__ = ["PSGLD", "SGHMC", "SGLD", "SGNHT", "Step", "check_fields"]
-
-Gradient = Callable[[Tensor], tuple[Tensor, Tensor]]
-State = dict[str, Tensor]
-Step = float | tuple[float, ...] | None
+__all__ = ["PSGLD", "SGHMC", "SGLD", "SGNHT", "check_fields"]
 
 
-def check_fields(kernel: Any) -> None:
+def check_fields(kernel: Kernel) -> None:
     """Refuse steps that are not positive and batches that are not whole."""
     steps = kernel.step if isinstance(kernel.step, tuple) else (kernel.step,)
     for value in steps:
         if value is not None:
             positive("step", value)
-    batch = getattr(kernel, "batch", None)
+    batch = kernel.batch
     if batch is not None and (isinstance(batch, bool) or not isinstance(batch, int) or batch < 1):
         raise InputError(f"expected batch as a positive whole number, got {batch!r}; leave it out to have it chosen")
-    control = getattr(kernel, "control", None)
+    control = kernel.control
     if control is not None and not isinstance(control, bool):
         raise InputError(f"expected control as True or False, got {control!r}; leave it out to have it chosen")
 
 
 @dataclass(frozen=True)
-class SGLD:
+class SGLD(Kernel):
     """Stochastic gradient Langevin dynamics: w ← w − (ε/2) ∇U(w) + N(0, ε).
 
     Attributes:
@@ -80,7 +76,7 @@ class SGLD:
 
 
 @dataclass(frozen=True)
-class PSGLD:
+class PSGLD(Kernel):
     """SGLD with a diagonal preconditioner G = 1/(√V + δ) from an RMSprop average V of squared gradients.
 
     w ← w − (ε/2) G ∇U(w) + N(0, ε G), with G scaled to mean 1. V adapts in warm-up only and then stays fixed, so that
@@ -131,7 +127,7 @@ class PSGLD:
 
 
 @dataclass(frozen=True)
-class SGHMC:
+class SGHMC(Kernel):
     """Stochastic gradient Hamiltonian Monte Carlo: Langevin dynamics with momentum.
 
     With η = ε/2 and friction α: v ← (1−α) v − η ∇U(w) + N(0, 2αη), w ← w + v. For small η the positions then have the
@@ -177,7 +173,7 @@ class SGHMC:
 
 
 @dataclass(frozen=True)
-class SGNHT:
+class SGNHT(Kernel):
     """Stochastic gradient Nosé–Hoover thermostat: friction that adapts until the momenta have the right temperature.
 
     With η = ε/2: v ← (1−ξ) v − η ∇U(w) + N(0, 2Aη), w ← w + v, ξ ← ξ + (1 − ξ/2)‖v‖²/(dη) − 1 (times `inertia`).

@@ -16,6 +16,7 @@ from crunode.core.rng import derived_seed, preserved_rng
 from crunode.errors import InputError
 from crunode.sampling.batching import fill_batch, measure_noise, smaller_steps
 from crunode.sampling.exchange import Exchange
+from crunode.sampling.kernel import Kernel, has
 from crunode.sampling.layout import choose_layout
 from crunode.sampling.metropolis import HMC, MALA
 from crunode.sampling.nuts import NUTS
@@ -27,7 +28,7 @@ from crunode.sampling.thinning import FULL_BATCH_WORK, THINNED_WORK
 
 __all__ = ["KERNELS", "Plan", "tune"]
 
-KERNELS: dict[str, Any] = {k.__name__: k for k in (SGLD, PSGLD, SGHMC, SGNHT, MALA, HMC, NUTS, Exchange)}
+KERNELS: dict[str, type[Kernel]] = {k.__name__: k for k in (SGLD, PSGLD, SGHMC, SGNHT, MALA, HMC, NUTS, Exchange)}
 
 _TINY_WORK = 1e3
 # Gradients below which pilot chains are short, and from which half and twice the precision are run too.
@@ -205,7 +206,7 @@ def _tune(posterior: Posterior, kernel: Any, asked: tuple[int | None, ...], budg
     if isinstance(posterior.prior, Gaussian):
         posterior = replace(posterior, prior=replace(posterior.prior, precision=precision))
     small = land if kernel.metropolis else _subset(land, _PILOT_ROWS, seed)
-    core = kernel.inner if isinstance(kernel, Exchange) else kernel
+    core = kernel.core
     # Pilot chains look for the step themselves, and each rung for its own.
     guide: Any = replace(core, step=None, metric=None) if isinstance(core, HMC) else MALA()
     target = _HMC_ACCEPTANCE if isinstance(guide, HMC) else _LANGEVIN_ACCEPTANCE
@@ -241,7 +242,7 @@ def _tune(posterior: Posterior, kernel: Any, asked: tuple[int | None, ...], budg
     else:
         reasons["step"] = "as asked"
     halves: tuple[Rung, ...] = ()
-    if not kernel.metropolis and hasattr(kernel, "batch"):
+    if not kernel.metropolis and has(kernel, "batch"):
         found: Explored | None = None
         if reasons["step"] != "as asked" and (budget is None or budget >= _SHORT):
             found = explore(replace(posterior, landscape=small, nbeta=levels), seed=seed + 3, layout=layout)
@@ -254,7 +255,7 @@ def _tune(posterior: Posterior, kernel: Any, asked: tuple[int | None, ...], budg
             reasons["half_steps"] = "at each level, to measure and remove what the step adds to the estimate"
     measures |= {"pilot_gradients": spent, "pilot_rows": small.data.rows}
     # Without label noise a colder ladder shows the limit, in which the prior has no part.
-    wanted = free_precision and precision is not None and not land.noise_free and not isinstance(kernel, Exchange)
+    wanted = free_precision and precision is not None and not land.noise_free and not kernel.ladder
     checks = _checks(levels, precision or 0.0, kernel, land.n) if wanted else ()
     checks = (*(checks if budget is None or budget >= _LONG else ()), *halves)
     count, kept, discarded = _lengths(land, kernel, levels, precision, len(levels) + len(checks), measures)
@@ -288,7 +289,7 @@ def _within(
     gradients: int, rungs: int, kernel: Any, chains: int, draws: int, warmup: int, asked: tuple[int | None, ...]
 ) -> tuple[int, int, int]:
     """Chains, draws and warm-up that take no more than that many gradients: first fewer chains, then shorter ones."""
-    leaps = getattr(kernel, "leaps", 1)
+    leaps = kernel.leaps
     chains = asked[0] or chains
     while asked[0] is None and chains > 2 and gradients < chains * rungs * leaps * (draws + warmup):
         chains //= 2
@@ -389,13 +390,13 @@ def _lengths(
     measures: dict[str, Any],
 ) -> tuple[int, int, int]:
     """Chains per level, kept draws and warm-up: more of each where gradients are cheap."""
-    if isinstance(kernel.inner if isinstance(kernel, Exchange) else kernel, HMC):
+    if isinstance(kernel.core, HMC):
         work = land.data.rows * land.dim
         chains = int(2 ** min(max(round(math.log2(1e5 / work)), 2), 8))
         if work < _TINY_WORK:
             return chains, 800, 400
         return (chains, 500, 150) if work < FULL_BATCH_WORK else (chains, 200, 100)
-    if kernel.metropolis or not hasattr(kernel, "batch"):
+    if kernel.metropolis or not has(kernel, "batch"):
         return (4, 2000, 500)
     work = min(kernel.batch, land.data.rows) * land.dim
     chains, draws, warmup, slow = lengths_for(kernel, precision or 0.0, levels=len(levels), rungs=rungs, work=work)

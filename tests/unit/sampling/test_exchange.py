@@ -15,6 +15,7 @@ from crunode.errors import InputError
 from crunode.sampling import layout
 from crunode.sampling.engine import Engine
 from crunode.sampling.exchange import exchange_findings, ladder_rows, round_trips
+from crunode.sampling.kernel import Kernel
 from crunode.sampling.ladders import rate_of, separation
 from crunode.sampling.tuning import Plan, tune
 
@@ -40,7 +41,7 @@ def same(one, other):
 
 
 @dataclass(frozen=True)
-class Still:
+class Still(Kernel):
     """A kernel that stays where it is, so that only swaps move anything."""
 
     step: float = 1.0
