@@ -11,7 +11,8 @@ from crunode.errors import StoreError
 from crunode.store.atomic import digest
 from crunode.store.catalog import Catalog
 from crunode.store.guarded import inside, is_plain_name, shown
-from crunode.store.run_record import HEADERS, flat_settings
+from crunode.store.run_numbers import flat_settings
+from crunode.store.run_record import HEADERS
 
 text = st.text(st.characters(), max_size=12)  # lone surrogates too
 leaves = st.none() | st.booleans() | st.integers() | st.floats() | text

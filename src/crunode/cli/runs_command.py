@@ -250,7 +250,7 @@ def _size(count: int) -> str:
 
 def _described(run: RunEntry, record: Any) -> str:
     from crunode.core.origin import described
-    from crunode.store.run_record import flat_settings
+    from crunode.store.run_numbers import flat_settings
 
     ok = "not known" if run.ok is None else "yes" if run.ok else "no"
     times = [datetime.fromtimestamp(t, UTC).strftime("%Y-%m-%d %H:%M:%S") for t in (run.created, run.updated)]

@@ -22,6 +22,7 @@ from crunode.core.reading import (
     check_finite,
     device_of,
     evaluation_copy,
+    fitting_weights,
     free_names,
     match,
     mode_findings,
@@ -349,22 +350,8 @@ class Landscape:
 
     def _placed_weights(self, weights: Mapping[str, Tensor]) -> tuple[Tensor, dict[str, Tensor]]:
         free = self.packing.unravel(self.center)
-        shapes = {**self.fixed, **free}
-        missing = [name for name in free if name not in weights]
-        if missing:
-            raise InputError(f"expected weights for all free parameters, got none for {missing}")
-        aliases = dict(self.network.named_parameters(remove_duplicate=False))
-        unknown = [name for name in weights if name not in shapes and name not in aliases]
-        if unknown:
-            raise InputError(f"expected names of parameters and buffers of the model, got {unknown} besides")
-        known = {name: value for name, value in weights.items() if name in shapes}
-        for name, value in known.items():
-            if value.shape != shapes[name].shape:
-                raise InputError(
-                    f"expected {name} of shape {tuple(shapes[name].shape)}, got shape {tuple(value.shape)}; weights "
-                    "have to come from a model of the same sizes"
-                )
-        fixed = {k: v.detach().to(shapes[k], copy=True) for k, v in known.items() if k not in free}
+        known = fitting_weights(weights, free, self.fixed, dict(self.network.named_parameters(remove_duplicate=False)))
+        fixed = {k: v.detach().to(self.fixed[k], copy=True) for k, v in known.items() if k not in free}
         center = self.packing.ravel({name: weights[name].detach().to(self.device) for name in free})
         return center, {**self.fixed, **fixed}
 

@@ -22,6 +22,7 @@ __all__ = [
     "check_finite",
     "device_of",
     "evaluation_copy",
+    "fitting_weights",
     "free_names",
     "match",
     "mode_findings",
@@ -134,6 +135,27 @@ def named_tensors(weights: Any) -> dict[str, Tensor]:
     raise InputError(
         f"expected weights as a module, a mapping of names to tensors or a flat tensor, got {type(weights).__name__}"
     )
+
+
+def fitting_weights(
+    weights: Mapping[str, Tensor], free: Mapping[str, Tensor], fixed: Mapping[str, Tensor], aliases: Mapping[str, Any]
+) -> dict[str, Tensor]:
+    """Those of the weights that are free or fixed ones by name, once they are known to fit; `aliases` may be there."""
+    missing = [name for name in free if name not in weights]
+    if missing:
+        raise InputError(f"expected weights for all free parameters, got none for {missing}")
+    shapes = {**fixed, **free}
+    unknown = [name for name in weights if name not in shapes and name not in aliases]
+    if unknown:
+        raise InputError(f"expected names of parameters and buffers of the model, got {unknown} besides")
+    known = {name: value for name, value in weights.items() if name in shapes}
+    for name, value in known.items():
+        if value.shape != shapes[name].shape:
+            raise InputError(
+                f"expected {name} of shape {tuple(shapes[name].shape)}, got shape {tuple(value.shape)}; weights "
+                "have to come from a model of the same sizes"
+            )
+    return known
 
 
 def placed(examples: Examples, device: torch.device) -> Examples:

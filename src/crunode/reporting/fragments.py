@@ -18,8 +18,7 @@ from crunode.errors import FINDINGS
 from crunode.reporting.charts import WIDTH, Chart, Series, chart_data, drawing
 from crunode.reporting.views import RunView, Table, short, stated
 from crunode.store.guarded import shown
-from crunode.store.run_numbers import text_of
-from crunode.store.run_record import flat_settings
+from crunode.store.run_numbers import flat_settings, text_of
 
 __all__ = ["asset", "chart_html", "environment", "findings_list", "render", "run_page", "shown_settings", "table_html"]
 

@@ -22,7 +22,6 @@ References:
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -31,10 +30,9 @@ import numpy as np
 
 from crunode.errors import InputError
 from crunode.spectra.checks import checked_number
+from crunode.spectra.rational_inverse import RationalInverse, bisected
 
 __all__ = ["Law", "free_poisson", "marchenko_pastur", "point_mass", "semicircle"]
-
-_POLISH = 3
 
 
 @dataclass(frozen=True)
@@ -149,13 +147,12 @@ class Law:
         return series[1:]
 
     @cached_property
-    def _poles(self) -> tuple[np.ndarray, np.ndarray]:
-        """t_j and c_j of H, ascending in t_j."""
+    def _inverse(self) -> RationalInverse:
         pairs = [(t, r * t * t) for r, t in zip(self.rates, self.jumps, strict=True)]
         if self.semicircular:
             pairs.append((0.0, self.semicircular))
         found = np.array(sorted(pairs), dtype=np.float64).reshape(-1, 2)
-        return found[:, 0], found[:, 1]
+        return RationalInverse(self.mean, found[:, 0], found[:, 1])
 
     def inverse(self, w: Any) -> np.ndarray:
         """H(w) = 1/G + R(G) at G = 1/w: the point that has 1/w for its Stieltjes transform.
@@ -165,13 +162,7 @@ class Law:
             >>> complex(law.inverse(1 / law.stieltjes(2 + 1j))).__format__(".6f")
             '2.000000+1.000000j'
         """
-        w, (at, weight) = np.asarray(w), self._poles
-        found: np.ndarray = w + self.mean + (weight / (w[..., None] - at)).sum(-1)
-        return found
-
-    def _slope(self, w: np.ndarray) -> np.ndarray:
-        found: np.ndarray = 1 - (self._poles[1] / (w[..., None] - self._poles[0]) ** 2).sum(-1)
-        return found
+        return self._inverse(np.asarray(w))
 
     def r_transform(self, z: Any) -> np.ndarray:
         """R(z), at real or complex points.
@@ -187,19 +178,7 @@ class Law:
     @cached_property
     def turns(self) -> np.ndarray:
         """Where H' = 0 on the real line, ascending: pairs between which the law has its density."""
-        at, weight = self._poles
-        if len(at) == 0:
-            return np.empty(0)
-        inner, outer = np.sqrt(weight[[0, -1]]), math.sqrt(weight.sum())
-        low, high = [at[0] - outer, at[-1] + inner[1]], [at[0] - inner[0], at[-1] + outer]
-        up = [True, False]  # whether H rises on the left of the turn
-        left, right = at[:-1], at[1:]
-        middle = _bisected(lambda u: (weight / (u[:, None] - at) ** 3).sum(1) > 0, left, right)
-        for a, b, c in zip(left, middle, right, strict=True):
-            if self._slope(np.array(b)) > 0:  # a gap between two parts of the support
-                low, high, up = [*low, a, b], [*high, b, c], [*up, False, True]
-        rising = np.array(up)
-        return np.sort(_bisected(lambda u: (self._slope(u) > 0) == rising, np.array(low), np.array(high)))
+        return self._inverse.turns()
 
     @cached_property
     def edges(self) -> np.ndarray:
@@ -220,10 +199,9 @@ class Law:
             >>> semicircle(1.0).edge_slopes
             array([[1., 1.]])
         """
-        (at, weight), turns = self._poles, self.turns
-        bend = 2 * (weight / (turns[:, None] - at) ** 3).sum(1)
+        bend = 2 * (self._inverse.weight / (self.turns[:, None] - self._inverse.at) ** 3).sum(1)
         with np.errstate(divide="ignore"):
-            found: np.ndarray = (np.sqrt(2 / np.abs(bend)) / turns**2).reshape(-1, 2)
+            found: np.ndarray = (np.sqrt(2 / np.abs(bend)) / self.turns**2).reshape(-1, 2)
         return found
 
     @property
@@ -232,38 +210,9 @@ class Law:
         mass = 1 - math.fsum(self.rates)
         return ((self.shift, mass),) if self.semicircular == 0 and mass > 0 else ()
 
-    def _roots(self, z: np.ndarray) -> np.ndarray:
-        """All roots w of H(w) = z, along a last axis."""
-        at, weight = self._poles
-        size = len(at) + 1
-        arrow = np.zeros((*z.shape, size, size), dtype=z.dtype)
-        arrow[..., 0, 0] = z - self.mean
-        arrow[..., 0, 1:], arrow[..., 1:, 0] = np.sqrt(weight), -np.sqrt(weight)
-        arrow[..., range(1, size), range(1, size)] = at
-        return np.linalg.eigvals(arrow)
-
-    def _polished(self, w: np.ndarray, z: np.ndarray) -> np.ndarray:
-        for _ in range(_POLISH):
-            with np.errstate(all="ignore"):
-                step = (self.inverse(w) - z) / self._slope(w)
-                better = np.abs(self.inverse(w - step) - z) < np.abs(self.inverse(w) - z)
-            w = np.where(better, w - step, w)
-        return w
-
     def _inside(self, x: np.ndarray) -> np.ndarray:
         within = (x[..., None] > self.edges[:, 0]) & (x[..., None] < self.edges[:, 1])
         return np.asarray(within.any(-1))
-
-    def _upper_roots(self, z: np.ndarray) -> np.ndarray:
-        """The root w with Im w > 0, at points of the upper half-plane or within the support."""
-        roots = self._roots(z).astype(np.complex128)
-        with np.errstate(all="ignore"):
-            double = np.abs(self._slope(roots)).argmin(-1)
-        # Next to an edge rounding can leave the pair of roots real: then it is the one where H' is closest to 0.
-        pick = np.where(roots.imag.max(-1) > 0, roots.imag.argmax(-1), double)
-        best = np.take_along_axis(roots, pick[..., None], -1)[..., 0]
-        polished = self._polished(best, z)
-        return np.where(polished.imag > 0, polished, best)
 
     def _outer_roots(self, x: np.ndarray) -> np.ndarray:
         """The root w with H'(w) > 0, at real points off the support."""
@@ -272,8 +221,7 @@ class Law:
             raise InputError(
                 f"expected points off the support, got {x[on][0]:g} on it; take z = x + 1e-9j, or density(x)"
             )
-        roots = self._roots(x).real
-        return self._polished(np.take_along_axis(roots, self._slope(roots).argmax(-1)[..., None], -1)[..., 0], x)
+        return self._inverse.real_roots(x)
 
     def stieltjes(self, z: Any) -> np.ndarray:
         """G(z) = ∫ ρ(t)/(z − t) dt at points off the support; G of the conjugate is the conjugate.
@@ -296,7 +244,7 @@ class Law:
         real = flat.imag == 0
         found[real] = 1 / self._outer_roots(flat.real[real])
         upper = flat.real[~real] + 1j * np.abs(flat.imag[~real])
-        values = 1 / self._upper_roots(upper)
+        values = 1 / self._inverse.upper_roots(upper)
         found[~real] = np.where(flat.imag[~real] > 0, values, values.conj())
         return found.reshape(given.shape)
 
@@ -314,7 +262,7 @@ class Law:
         found = np.zeros(x.shape)
         inside = self._inside(x)
         if inside.any():
-            found[inside] = -(1 / self._upper_roots(x[inside])).imag / math.pi
+            found[inside] = -(1 / self._inverse.upper_roots(x[inside])).imag / math.pi
         # At the ends the density is 0, or without bound where w = 0 is a root there.
         ends = self.edges[np.abs(self.turns.reshape(-1, 2)) < 1e-12]
         found[np.isin(x, ends)] = math.inf
@@ -347,7 +295,7 @@ class Law:
             found = found + mass * (x >= at)
         inside = self._inside(x)
         if inside.any():
-            w, rates, jumps = self._upper_roots(x[inside]), np.array(self.rates), np.array(self.jumps)
+            w, rates, jumps = self._inverse.upper_roots(x[inside]), np.array(self.rates), np.array(self.jumps)
             off = w[..., None] - jumps
             parts = rates * (_turned(off) - _turned(w)[..., None] - (jumps / off).imag / math.pi)
             found = np.array(found)
@@ -368,7 +316,7 @@ class Law:
         if (p < 0).any() or (p > 1).any():
             raise InputError("expected shares p from 0 to 1, got some outside")
         ends = np.concatenate([self.edges.ravel(), [at for at, _ in self.atoms]])
-        return _bisected(lambda x: self.cdf(x) < p, np.full(p.shape, ends.min()), np.full(p.shape, ends.max()))
+        return bisected(lambda x: self.cdf(x) < p, np.full(p.shape, ends.min()), np.full(p.shape, ends.max()))
 
 
 def _points(x: Any) -> np.ndarray:
@@ -385,17 +333,6 @@ def _turned(w: np.ndarray) -> np.ndarray:
     """1 − arg(w)/π for Im w ≥ 0, exact also where it is small."""
     found: np.ndarray = np.arctan2(w.imag, -w.real) / math.pi
     return found
-
-
-def _bisected(goes_up: Callable[[np.ndarray], np.ndarray], low: np.ndarray, high: np.ndarray) -> np.ndarray:
-    """Where `goes_up` turns from true to false between `low` and `high`, to the last digit."""
-    for _ in range(120):
-        middle = 0.5 * (low + high)
-        if ((middle <= low) | (middle >= high)).all():
-            break
-        up = goes_up(middle)
-        low, high = np.where(up, middle, low), np.where(up, high, middle)
-    return high
 
 
 def marchenko_pastur(ratio: float, variance: float = 1.0) -> Law:

@@ -15,8 +15,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from crunode.errors import StoreError
-from crunode.store.run_numbers import text_of
-from crunode.store.run_record import RunRecord, flat_settings
+from crunode.store.run_numbers import flat_settings, text_of
+from crunode.store.run_record import RunRecord
 
 if sys.platform != "win32":
     import fcntl

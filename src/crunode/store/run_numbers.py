@@ -1,15 +1,26 @@
-"""Results as run folders hold them, reduced to named numbers with errors; nothing of a wrong type gets through."""
+"""Results and settings as run folders hold them, reduced to named numbers; nothing of a wrong type gets through."""
 
 from __future__ import annotations
 
+import json
 import math
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple
 
-__all__ = ["Number", "estimate_numbers", "history_numbers", "recipe_numbers", "recipe_ok", "recipe_words", "text_of"]
+__all__ = [
+    "Number",
+    "estimate_numbers",
+    "flat_settings",
+    "history_numbers",
+    "recipe_numbers",
+    "recipe_ok",
+    "recipe_words",
+    "text_of",
+]
 
 _MOST = 1000
+_LEAVES, _LONG, _NESTED = 256, 200, 12
 _GOOD = ("agrees", "explained", "shown")
 
 
@@ -129,3 +140,41 @@ def _numeric(row: Mapping[str, Any]) -> Iterable[tuple[str, float]]:
         number = _finite(value)
         if number is not None:
             yield str(name), number
+
+
+def flat_settings(settings: Mapping[str, Any]) -> dict[str, int | float | str]:
+    """Settings by dotted keys, as far as they are short: numbers, and everything else as text.
+
+    Example:
+        >>> flat_settings({"kernel": {"name": "HMC", "step": 0.1}, "nbeta": [1.0, 2.0], "batch": None})
+        {'kernel.name': 'HMC', 'kernel.step': 0.1, 'nbeta': '[1.0,2.0]', 'batch': 'null'}
+    """
+    found: dict[str, int | float | str] = {}
+    for key, value in _leaves(settings, "", 0):
+        if len(found) >= _LEAVES:
+            break
+        found[key] = value
+    return found
+
+
+def _leaves(value: Any, key: str, depth: int) -> Iterator[tuple[str, int | float | str]]:
+    if isinstance(value, Mapping):
+        if depth < _NESTED:
+            for name, inner in value.items():
+                yield from _leaves(inner, f"{key}.{name}" if key else str(name), depth + 1)
+        return
+    key = text_of(key, _LONG)
+    if isinstance(value, bool) or value is None:
+        yield key, {True: "true", False: "false", None: "null"}[value]
+    elif isinstance(value, int | float) and (-(2**63) < value < 2**63 or value in (math.inf, -math.inf)):
+        yield key, value
+    elif isinstance(value, str):
+        if len(value) <= _LONG:
+            yield key, text_of(value, _LONG)
+    elif isinstance(value, list):
+        if len(value) <= 16 and all(v is None or isinstance(v, bool | int | float | str) for v in value):
+            text = json.dumps(value, separators=(",", ":"))
+            if len(text) <= _LONG:
+                yield key, text
+    else:
+        yield key, str(value)

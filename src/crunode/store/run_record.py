@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import itertools
-import json
 import math
 import os
 import re
 import stat
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -26,7 +25,7 @@ from crunode.store.run_numbers import (
     text_of,
 )
 
-__all__ = ["HEADERS", "KINDS", "TAGS", "RunRecord", "flat_settings", "header_of", "read_run", "signature"]
+__all__ = ["HEADERS", "KINDS", "TAGS", "RunRecord", "header_of", "read_run", "signature"]
 
 KINDS = ("draws", "sweep", "recipe", "training", "tracker")
 """Kinds of run folders."""
@@ -52,7 +51,7 @@ _WATCHED = {
     "tracker": ("visits",),
 }
 _STATUS = ("running", "complete", "failed")
-_FILES, _DEPTH, _LEAVES, _LONG, _NESTED = 100_000, 16, 256, 200, 12
+_FILES, _DEPTH = 100_000, 16
 _ESTIMATES, _VISITS, _YEAR_9999 = 200, 100_000, 253402300799.0
 _OPENING = re.compile(rb'\s*\{\s*"format":\s*"(crunode-[a-z-]+)"')
 _CODE = re.compile(r"[A-Z]{1,12}[0-9]{1,6}")
@@ -185,44 +184,6 @@ def read_run(folder: Path, header: str) -> RunRecord:
         note="; ".join(text_of(note, 500) for note in notes[:5]),
         **content,
     )
-
-
-def flat_settings(settings: Mapping[str, Any]) -> dict[str, int | float | str]:
-    """Settings by dotted keys, as far as they are short: numbers, and everything else as text.
-
-    Example:
-        >>> flat_settings({"kernel": {"name": "HMC", "step": 0.1}, "nbeta": [1.0, 2.0], "batch": None})
-        {'kernel.name': 'HMC', 'kernel.step': 0.1, 'nbeta': '[1.0,2.0]', 'batch': 'null'}
-    """
-    found: dict[str, int | float | str] = {}
-    for key, value in _leaves(settings, "", 0):
-        if len(found) >= _LEAVES:
-            break
-        found[key] = value
-    return found
-
-
-def _leaves(value: Any, key: str, depth: int) -> Iterator[tuple[str, int | float | str]]:
-    if isinstance(value, Mapping):
-        if depth < _NESTED:
-            for name, inner in value.items():
-                yield from _leaves(inner, f"{key}.{name}" if key else str(name), depth + 1)
-        return
-    key = text_of(key, _LONG)
-    if isinstance(value, bool) or value is None:
-        yield key, {True: "true", False: "false", None: "null"}[value]
-    elif isinstance(value, int | float) and (-(2**63) < value < 2**63 or value in (math.inf, -math.inf)):
-        yield key, value
-    elif isinstance(value, str):
-        if len(value) <= _LONG:
-            yield key, text_of(value, _LONG)
-    elif isinstance(value, list):
-        if len(value) <= 16 and all(v is None or isinstance(v, bool | int | float | str) for v in value):
-            text = json.dumps(value, separators=(",", ":"))
-            if len(text) <= _LONG:
-                yield key, text
-    else:
-        yield key, str(value)
 
 
 def _document(folder: Path, name: str, form: str) -> dict[str, Any]:

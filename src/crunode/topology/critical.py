@@ -23,10 +23,10 @@ from torch import Tensor
 
 from crunode.core.landscape import Landscape
 from crunode.core.result import Estimate, Finding, provenance
-from crunode.core.rng import derived_seed
 from crunode.curvature.rank import NumericRank
 from crunode.errors import InputError
 from crunode.store.documents import plain, read_document, write_document
+from crunode.topology.critical_starts import check_search, starting_points
 from crunode.topology.newton import Ends, PointBatch, moved_to_level, search
 
 __all__ = ["OUTCOMES", "CriticalPoint", "CriticalPoints", "critical_points"]
@@ -35,10 +35,9 @@ OUTCOMES = ("converged", "stalled", "unfinished", "escaping", "level not reached
 """What can become of a start. Stalled: the gradient norm has a minimum there that is not zero. Unfinished: the steps
 were not enough. Escaping: the gradient falls to nothing along a way without an end, as where units saturate."""
 
-# Most parameters for all eigenvalues; how long the next step may be at a point, relative to its weights; by how much
-# it may fall short of the way to the critical point, which at degenerate points is up to a few steps; and to which
-# part a long step has to bring the gradient.
-_WIDEST = 4096
+# How long the next step may be at a point, relative to its weights; by how much it may fall short of the way to the
+# critical point, which at degenerate points is up to a few steps; and to which part a long step has to bring the
+# gradient.
 _NEAR = 1e-3
 _SHORT, _PARTS = 4.0, 64
 _ENDED = 0.1
@@ -245,11 +244,11 @@ def critical_points(
     References:
         Pennington & Bahri 2017, Geometry of neural network loss surfaces via random matrix theory, section 5.
     """
-    _check(land, level, steps, tolerance, seed)
+    check_search(land, level, steps, tolerance, seed)
     points = PointBatch(land)
     eps = torch.finfo(points.dtype).eps
     tolerance = max(tolerance, 30 * eps * math.sqrt(land.dim))
-    start = _starts(land, starts, seed)
+    start = starting_points(land, starts, seed)
     many = len(start)
     outcomes = ["not finite"] * many
     losses, gradients = points.gradients(start)
@@ -280,50 +279,6 @@ def critical_points(
             kept.append(_described(points, ends, row, int(chosen[row]), spec, seed, origin, land.findings))
     findings += _doubts(outcomes, kept)
     return CriticalPoints(tuple(kept), tuple(outcomes), record, (*land.findings, *findings), spec, seed, origin)
-
-
-def _check(land: Any, level: Any, steps: Any, tolerance: Any, seed: Any) -> None:
-    if not isinstance(land, Landscape):
-        raise InputError(f"expected a Landscape, got {type(land).__name__}; make one of the model and its data")
-    if land.dim > _WIDEST:
-        raise InputError(
-            f"expected at most {_WIDEST} parameters, for all eigenvalues of the Hessian, got {land.dim}; restrict the "
-            "landscape to some of them"
-        )
-    if isinstance(steps, bool) or not isinstance(steps, int) or steps < 1:
-        raise InputError(f"expected steps as a positive whole number, got {steps!r}")
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise InputError(f"expected seed as a whole number from 0 up, got {seed!r}")
-    if isinstance(tolerance, bool) or not isinstance(tolerance, int | float) or not 0 < tolerance < 1:
-        raise InputError(f"expected tolerance as a number between 0 and 1, got {tolerance!r}")
-    if level is not None and (
-        isinstance(level, bool) or not isinstance(level, int | float) or not math.isfinite(level)
-    ):
-        raise InputError(f"expected level as a finite loss, or None for any, got {level!r}")
-
-
-def _starts(land: Landscape, starts: Any, seed: int) -> Tensor:
-    if isinstance(starts, Tensor):
-        if starts.ndim != 2 or starts.shape[1] != land.dim or not len(starts) or not starts.is_floating_point():
-            raise InputError(
-                f"expected starts as a floating-point tensor of shape (starts, {land.dim}), got {starts.dtype} of "
-                f"shape {tuple(starts.shape)}; give one row of weights for each"
-            )
-        if not bool(torch.isfinite(starts).all()):
-            raise InputError("expected finite starts, got weights that are not; was a training diverging?")
-        return starts.detach().to(land.device, torch.float64)
-    if isinstance(starts, bool) or not isinstance(starts, int) or starts < 1:
-        raise InputError(f"expected starts as a tensor of weights or a positive whole number, got {starts!r}")
-    center = land.center.double()
-    sizes = [
-        part.double().square().mean().sqrt().expand(part.numel()) for part in land.packing.unravel(center).values()
-    ]
-    spread = torch.cat(sizes)
-    whole = float(center.square().mean().sqrt()) or 1.0
-    spread = torch.where(spread > 0, spread, torch.full_like(spread, whole))
-    generator = torch.Generator().manual_seed(derived_seed(seed, 71))
-    noise = torch.randn(starts, land.dim, generator=generator, dtype=torch.float64).to(land.device)
-    return center + spread * noise
 
 
 def _outcomes(ends: Ends, tolerance: float) -> list[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any
@@ -14,24 +14,21 @@ import torch
 
 from crunode.core.fingerprints import tensor_bytes
 from crunode.core.landscape import Landscape
-from crunode.core.progress import Progress
 from crunode.core.result import Estimate, Finding, provenance
-from crunode.errors import EstimationError, InputError, StoreError
+from crunode.errors import InputError, StoreError
 from crunode.reporting.surface_plots import plot_profile, plot_surface
 from crunode.store.atomic import digest, read_bytes, write_bytes
 from crunode.store.chunks import pack, unpack
 from crunode.store.documents import plain, read_document, write_document
 from crunode.topology.directions import Plane, random_directions
+from crunode.topology.plane_grids import Probe, counts_of, ends_of, probed
 from crunode.topology.plane_losses import plane_losses
 
 __all__ = ["Surface", "nonconvex_share", "profile", "surface"]
 
 _FORMAT, _VERSION = "crunode-surface", 1
-_MARGIN = 0.25
 # Roundings of the three or four losses that make a second difference.
 _ROUNDINGS = 8
-
-Probe = Callable[[Landscape], Any]
 
 
 @dataclass(frozen=True)
@@ -305,17 +302,8 @@ def nonconvex_share(seen: Surface) -> Estimate:
     if unsure > 0.1:
         findings = (*findings, Finding.of("TOPO1145", f"at {unsure:.0%} of the points"))
     terms = {"differences": abs(shares[1] - shares[0]), "rounding": unsure / 2}
-    return Estimate(
-        "nonconvex share",
-        shares[1],
-        se=0.0,
-        systematic=math.hypot(*terms.values()),
-        findings=findings,
-        spec=dict(seen.spec),
-        seed=seen.seed,
-        terms=terms,
-        provenance=provenance(),
-    )
+    rest = math.hypot(*terms.values()), findings, dict(seen.spec), seen.seed
+    return Estimate("nonconvex share", shares[1], 0.0, *rest, terms=terms, provenance=provenance())
 
 
 def _evaluated(
@@ -334,7 +322,7 @@ def _evaluated(
         raise InputError(
             f"expected a plane in the {land.dim} free parameters of the landscape, got one in {len(plane.origin)}"
         )
-    ends, counts = _ends(plane, extent), _counts(points, axes)
+    ends, counts = ends_of(plane, extent), counts_of(points, axes)
     grids = [np.linspace(low, high, count) for (low, high), count in zip(ends, counts, strict=True)]
     # Through an odd number of points around it the origin goes exactly.
     grids = [np.where(np.abs(g) < 1e-12 * np.abs(g).max(), 0.0, g) for g in grids]
@@ -374,22 +362,7 @@ def _evaluated(
 
 def _probed(seen: Surface, land: Landscape, plane: Plane, at: torch.Tensor, probes: Mapping[str, Probe]) -> Surface:
     """The surface with what the probes say at each of its points."""
-    if "loss" in probes:
-        raise InputError("expected names of probes other than 'loss', which the surface has")
-    columns = {name: np.full((2, len(at)), np.nan) for name in probes}
-    troubles: dict[str, list[str]] = {name: [] for name in probes}
-    with Progress(len(at), "probes") as bar:
-        for k, where in enumerate(at):
-            for name, probe in probes.items():
-                try:
-                    answer = probe(land.at(plane.at(where)))
-                except (EstimationError, InputError) as error:
-                    troubles[name].append(f"at {where.tolist()}: {str(error).splitlines()[0]}")
-                    continue
-                columns[name][:, k] = _number(answer, name)
-                if np.isnan(columns[name][0, k]):
-                    troubles[name].append(f"at {where.tolist()}: {answer}")
-            bar.advance()
+    columns, troubles = probed(land, plane, at, probes)
     bad = {name: told for name, told in troubles.items() if told}
     findings = [Finding.of("TOPO1144", f"{name} at {len(told)} of {len(at)}") for name, told in bad.items()]
     shape = seen.losses.shape
@@ -400,44 +373,6 @@ def _probed(seen: Surface, land: Landscape, plane: Plane, at: torch.Tensor, prob
         findings=(*seen.findings, *findings),
         diagnostics={"probe_errors": bad} if bad else {},
     )
-
-
-def _number(answer: Any, name: str) -> tuple[float, float]:
-    """Value and error; nan where they cannot be trusted."""
-    if isinstance(answer, Estimate):
-        return (answer.value, answer.error) if answer.ok else (math.nan, math.nan)
-    try:
-        value = float(answer)
-    except (TypeError, ValueError) as error:
-        raise InputError(f"expected an Estimate or a number from the probe {name!r}, got {answer!r}") from error
-    return (value, 0.0) if math.isfinite(value) else (math.nan, math.nan)
-
-
-def _ends(plane: Plane, extent: Any) -> list[tuple[float, float]]:
-    if extent is None:
-        marks = torch.cat([where.double().cpu().reshape(-1, plane.count) for where in plane.marks.values()] or [
-            torch.zeros(1, plane.count, dtype=torch.float64)
-        ])  # fmt: skip
-        low, high = marks.amin(0), marks.amax(0)
-        spread = high - low
-        # Marks on one line still get a picture on both sides of it.
-        room = _MARGIN * torch.where(spread > 0, spread, spread.max())
-        if not bool(spread.any()):
-            room = torch.ones_like(spread)
-        return list(zip((low - room).tolist(), (high + room).tolist(), strict=True))
-    given = [extent] * plane.count if isinstance(extent, int | float) else list(extent)
-    pairs = [(-float(e), float(e)) if isinstance(e, int | float) else tuple(float(v) for v in e) for e in given]
-    good = len(pairs) == plane.count and all(len(p) == 2 and math.isfinite(p[1] - p[0]) and p[0] < p[1] for p in pairs)
-    if not good:
-        raise InputError(f"expected extent as a positive number or (low, high) for each axis, got {extent!r}")
-    return [(p[0], p[1]) for p in pairs]
-
-
-def _counts(points: Any, axes: int) -> tuple[int, ...]:
-    given = (points,) * axes if isinstance(points, int) else tuple(points)
-    if len(given) != axes or any(isinstance(p, bool) or not isinstance(p, int) or p < 2 for p in given):
-        raise InputError(f"expected points as a whole number from 2 up, or one for each axis, got {points!r}")
-    return given
 
 
 def _shifted(losses: np.ndarray, stride: int, *shifts: int) -> np.ndarray:

@@ -33,6 +33,7 @@ from crunode_papers.training.store import (
     optimizer_spec,
     scheduler_spec,
 )
+from crunode_papers.training.validation import NotFinite, modes_kept, validated
 
 __all__ = ["train"]
 
@@ -110,22 +111,14 @@ def train(
     References:
         Saghir 2024, section 2.1 (update norms).
     """
-    _check_numbers(epochs=epochs, batch=batch, every=every)
-    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
-        raise InputError(f"expected seed as a whole number from 0 up, got {seed!r}")
+    _check_numbers(seed, epochs=epochs, batch=batch, every=every)
     groups = _groups(model, optimizer)
     place = torch.device(device) if device is not None else groups[0][0].device
     read = as_examples(data)
     held = None if validation is None else as_examples(validation)
-    settings = {
-        "model": model_spec(model),
-        "loss": LossModule(model, loss).label,
-        "optimizer": optimizer_spec(optimizer),
-        "scheduler": scheduler_spec(scheduler),
-        "batch": batch,
-        "seed": seed,
-        "examples": read.n,
-    }
+    settings: dict[str, Any] = {"model": model_spec(model), "loss": LossModule(model, loss).label}
+    settings |= {"optimizer": optimizer_spec(optimizer), "scheduler": scheduler_spec(scheduler)}
+    settings |= {"batch": batch, "seed": seed, "examples": read.n}
     with contextlib.ExitStack() as stack:
         stack.enter_context(_on(place, model, optimizer))
         stack.enter_context(preserved_rng())
@@ -144,7 +137,7 @@ def train(
             for epoch in range(len(rows) + 1, epochs + 1):
                 _seed_all(derived_seed(seed, 1, epoch), place)
                 row: dict[str, Any] = {"epoch": epoch, "step": epoch * len(batches), **steps.epoch(epoch, batches, bar)}
-                row |= _evaluated(steps.module, held, max(batch, _AT_ONCE), epoch)
+                row |= validated(steps.module, held, max(batch, _AT_ONCE), epoch)
                 row["rate"] = _number(optimizer.param_groups[0].get("lr"))
                 _advance(scheduler, row)
                 if on_epoch is not None:
@@ -155,22 +148,24 @@ def train(
         except BaseException as error:
             if kept is not None:
                 kept.put_back()
-            if isinstance(error, EstimationError) and error.partial is None:
-                error.partial = History.of(rows, **rest)
-            if isinstance(error, _NotFinite):
-                where = "it was put back to the last checkpoint" if kept is not None else "its weights are of no use"
-                raise EstimationError(
-                    f"expected a finite loss, got {error}; the model: {where}. Lower the learning rate, or look for "
-                    "examples that are not finite.",
-                    History.of(rows, **rest),
-                ) from None
+            if isinstance(error, EstimationError | NotFinite):
+                _tell(error, History.of(rows, **rest), kept is not None)
             raise
         optimizer.zero_grad()
     return History.of(rows, **rest)
 
 
-class _NotFinite(Exception):
-    """What became not finite, and when."""
+def _tell(error: EstimationError | NotFinite, history: History, kept: bool) -> None:
+    """Give an error the history before it, and raise one that says what became of the model."""
+    if isinstance(error, NotFinite):
+        where = "it was put back to the last checkpoint" if kept else "its weights are of no use"
+        raise EstimationError(
+            f"expected a finite loss, got {error}; the model: {where}. Lower the learning rate, or look for "
+            "examples that are not finite.",
+            history,
+        ) from None
+    if error.partial is None:
+        error.partial = history
 
 
 class _Batches:
@@ -221,7 +216,7 @@ class _Steps:
             bar.advance()
         seen.look(number)
         if not torch.stack([p.isfinite().all() for group in self._groups for p in group]).all():
-            raise _NotFinite(f"weights that are not finite after epoch {number}")
+            raise NotFinite(f"weights that are not finite after epoch {number}")
         return {**seen.means(), "seconds": time.perf_counter() - start}
 
     def _with_closure(self, batch: Any) -> tuple[Tensor, Tensor | None]:
@@ -271,16 +266,16 @@ class _Record:
         """Fetch what came since the last look.
 
         Raises:
-            _NotFinite: One of the numbers is infinite or not a number.
+            NotFinite: One of the numbers is infinite or not a number.
         """
         if self._recent:
             columns = zip(*self._recent, strict=True)
             fetched = list(zip(*(torch.stack(column).tolist() for column in columns), strict=True))
             for k, (loss, update, *_) in enumerate(fetched, start=len(self._seen) + 1):
                 if not math.isfinite(loss):
-                    raise _NotFinite(f"{loss} in step {k} of epoch {epoch}")
+                    raise NotFinite(f"{loss} in step {k} of epoch {epoch}")
                 if not math.isfinite(update):
-                    raise _NotFinite(f"weights that are not finite after step {k} of epoch {epoch} (loss {loss:.4g})")
+                    raise NotFinite(f"weights that are not finite after step {k} of epoch {epoch} (loss {loss:.4g})")
             self._seen += fetched
             self._recent = []
 
@@ -291,42 +286,6 @@ class _Record:
             "update_norm": float(columns[1].mean()),
             "gradient_norm": float(columns[2].mean()) if len(columns) > 2 else None,
         }
-
-
-def _evaluated(module: LossModule, held: Examples | None, size: int, epoch: int) -> dict[str, float | None]:
-    """Mean loss and accuracy on the validation data, in evaluation mode."""
-    if held is None:
-        return {"validation_loss": None, "validation_accuracy": None}
-    outputs: list[Any] = []
-    losses: list[Tensor] = []
-    right: list[Tensor] = []
-    counted = 0
-    hook = module.model.register_forward_hook(lambda _module, _given, output: outputs.append(output))
-    try:
-        with _modes_kept(module.model), torch.no_grad():
-            module.model.eval()
-            for batch in held.passes(size):
-                found = module(batch)
-                count = found.shape[0] if found.ndim else Examples([batch]).rows
-                losses.append(found.sum().double() if found.ndim else found.double() * count)
-                output, target = outputs[-1] if outputs else None, batch[-1] if isinstance(batch, tuple) else None
-                outputs.clear()
-                if _are_classes(output, target):
-                    right.append((output.argmax(1) == target).sum())  # type: ignore[union-attr]
-                    counted += target.numel()  # type: ignore[union-attr]
-    finally:
-        hook.remove()
-    mean = float(torch.stack(losses).sum()) / held.rows
-    if not math.isfinite(mean):
-        raise _NotFinite(f"{mean} on the validation data after epoch {epoch}")
-    return {"validation_loss": mean, "validation_accuracy": int(torch.stack(right).sum()) / counted if right else None}
-
-
-def _are_classes(output: Any, target: Any) -> bool:
-    if not isinstance(output, Tensor) or not isinstance(target, Tensor):
-        return False
-    whole = not target.is_floating_point() and not target.is_complex() and target.dtype != torch.bool
-    return whole and output.ndim == target.ndim + 1 and output.shape[2:] == target.shape[1:]
 
 
 def _advance(scheduler: Any, row: Mapping[str, Any]) -> None:
@@ -368,26 +327,18 @@ def _on(device: torch.device, model: nn.Module, optimizer: Any) -> Iterator[None
         model.to(device)
         if optimizer.state:
             optimizer.load_state_dict(optimizer.state_dict())  # moves the state to where the parameters are
-    with _modes_kept(model):
+    with modes_kept(model):
         if not model.training:
             model.train()
         yield
 
 
-@contextlib.contextmanager
-def _modes_kept(model: nn.Module) -> Iterator[None]:
-    modes = [(part, part.training) for part in model.modules()]
-    try:
-        yield
-    finally:
-        for part, mode in modes:
-            part.training = mode
-
-
-def _check_numbers(**counts: Any) -> None:
+def _check_numbers(seed: Any, **counts: Any) -> None:
     for name, count in counts.items():
         if isinstance(count, bool) or not isinstance(count, int) or count < 1:
             raise InputError(f"expected {name} as a positive whole number, got {count!r}")
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise InputError(f"expected seed as a whole number from 0 up, got {seed!r}")
 
 
 def _groups(model: nn.Module, optimizer: Any) -> list[list[Tensor]]:

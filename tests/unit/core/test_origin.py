@@ -15,7 +15,7 @@ import torch
 import crunode
 from crunode.core import origin
 from crunode.core.origin import Source, described, merged, provenance, source_of
-from crunode.store.run_record import flat_settings
+from crunode.store.run_numbers import flat_settings
 
 OWN = Path(crunode.__file__).resolve().parent
 needs_git = pytest.mark.skipif(shutil.which("git") is None, reason="makes repositories with git")

@@ -7,7 +7,7 @@ import pytest
 from crunode import exact
 from crunode.errors import InputError
 from crunode.exact.algebra.polynomials import Polynomial
-from crunode.exact.algebra.reductions import split_quadratic
+from crunode.exact.algebra.splitting import split_quadratic
 from crunode.exact.algebra.torus import crossing_without_tangency, has_zero
 from crunode.exact.local_linear import partial_ranks
 from crunode.exact.rank import numerical_rank

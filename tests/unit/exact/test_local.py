@@ -5,7 +5,7 @@ from fractions import Fraction
 from crunode.exact.algebra import local
 from crunode.exact.algebra.local import of_sum
 from crunode.exact.algebra.polynomials import Polynomial
-from crunode.exact.algebra.reductions import split_quadratic
+from crunode.exact.algebra.splitting import split_quadratic
 
 
 def test_the_square_of_a_function_that_splits_has_half_its_coefficient():

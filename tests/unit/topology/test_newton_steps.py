@@ -9,7 +9,8 @@ from torch import nn
 
 from crunode.core.landscape import Landscape
 from crunode.topology import critical_points
-from crunode.topology.critical import _outcomes, _rank, _starts
+from crunode.topology.critical import _outcomes, _rank
+from crunode.topology.critical_starts import starting_points
 from crunode.topology.newton import Ends, PointBatch, _Model, moved_to_level, search
 
 
@@ -199,12 +200,12 @@ def test_drawn_starts_have_the_sizes_of_their_tensors():
         for name, p in net.named_parameters():
             p.copy_(sizes[name] * torch.where(torch.arange(p.numel()).reshape(p.shape) % 2 == 0, 1.0, -1.0))
     place = Landscape(net, (normal(5, 2), normal(5, 1)), "gaussian")
-    away = _starts(place, 4000, 0) - place.center
+    away = starting_points(place, 4000, 0) - place.center
     parts = zip(place.packing.names, away.split(place.packing.sizes, 1), strict=True)
     spread = {name: float(part.std()) for name, part in parts}
     sizes["1.bias"] = float(place.center.square().mean().sqrt())  # of all weights, where those of a tensor are zero
     assert spread == pytest.approx(sizes, rel=0.06)
-    assert float(_starts(land(lambda w: w @ w, 2), 4000, 0).std()) == pytest.approx(1, rel=0.06)
+    assert float(starting_points(land(lambda w: w @ w, 2), 4000, 0).std()) == pytest.approx(1, rel=0.06)
     assert float(away.mean()) == pytest.approx(0, abs=0.1)
 
 

@@ -2,27 +2,25 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from fractions import Fraction
 from math import prod
-from typing import Any
 
+from crunode.exact.algebra import routes
 from crunode.exact.algebra.factors import Factored, squarefree
 from crunode.exact.algebra.ideals import minimal_exponents, newton_cover
 from crunode.exact.algebra.nondegenerate import Certified, NegativeNearby, certify, certify_squares
 from crunode.exact.algebra.parse import Product
-from crunode.exact.algebra.plane import Resolution, resolve
 from crunode.exact.algebra.polynomials import Polynomial, TooLarge
-from crunode.exact.algebra.program import rank
 from crunode.exact.algebra.reductions import (
-    arrangement,
     completed_square,
     groups,
     reduce_generators,
-    split_quadratic,
     straightened,
     without_idle_directions,
 )
+from crunode.exact.algebra.routes import VARCHENKO, WATANABE, Weights, proven, with_details
+from crunode.exact.algebra.splitting import split_quadratic
 from crunode.exact.combine import power as power_of
 from crunode.exact.combine import product_of, sum_of
 from crunode.exact.result import LearningCoefficient
@@ -30,24 +28,8 @@ from crunode.exact.result import LearningCoefficient
 __all__ = ["of_generators", "of_product", "of_sum"]
 
 HOWALD = "Howald 2001"
-WATANABE = "Watanabe 2009"
-VARCHENKO = "Varchenko 1976; Arnold, Gusein-Zade & Varchenko vol. II"
 LIN = "Lin 2011"
-MUSTATA = "Mustață 2006"
 _DEEPEST = 12
-
-Weights = Sequence[Fraction]
-
-
-def _exact(value: Fraction, m: int | None, citation: str, route: str, **details: Any) -> LearningCoefficient:
-    return LearningCoefficient.exact(value, m, citation=citation, details={"route": route, **details})
-
-
-def _with_details(found: LearningCoefficient, details: Mapping[str, Any]) -> LearningCoefficient:
-    merged = {**found.details, **details}
-    return LearningCoefficient(
-        found.value, found.multiplicity, found.status, found.bounds, found.hypotheses, found.citation, merged
-    )
 
 
 def of_sum(addends: Sequence[Product], variables: Sequence[str], h: Weights) -> LearningCoefficient:
@@ -127,18 +109,12 @@ def of_product(product: Factored, h: Weights, depth: int = 0) -> LearningCoeffic
     if constant < 0 and not any(e % 2 for _, e in product.factors):
         raise NegativeNearby("K is a negative multiple of a square")
     if not product.factors:
-        return _crossing(product, h)
+        return routes.crossing(product, h)
     together = groups([f.used for f, _ in product.factors])
     apart = [j for j, e in enumerate(product.monomial) if e and not any(j in f.used for f, _ in product.factors)]
     if len(together) + len(apart) > 1:
         return _by_groups(product, h, together, apart, depth)
     return _connected(product, h, depth)
-
-
-def _crossing(product: Factored, h: Weights) -> LearningCoefficient:
-    ratios = [(1 + w) / e for w, e in zip(h, product.monomial, strict=True) if e]
-    value = min(ratios)
-    return _exact(value, ratios.count(value), WATANABE, "normal crossing: min (h_j + 1) / exponent")
 
 
 def _by_groups(
@@ -158,7 +134,7 @@ def _by_groups(
         raise NegativeNearby("the factors in different variables have a negative product")
     for j in apart:
         power = product.monomial[j]
-        parts.append(_exact((1 + h[j]) / power, 1, WATANABE, "normal crossing: (h + 1) / exponent"))
+        parts.append(proven((1 + h[j]) / power, 1, WATANABE, "normal crossing: (h + 1) / exponent"))
     return product_of(*parts)
 
 
@@ -181,60 +157,28 @@ def _connected(product: Factored, h: Weights, depth: int) -> LearningCoefficient
     try:
         bound = certify(product, costs)
         if bound.exact and bound.multiplicity is not None:
-            return _exact(bound.value, bound.multiplicity, VARCHENKO, bound.reason, **bound.details)
+            return proven(bound.value, bound.multiplicity, VARCHENKO, bound.reason, **bound.details)
         tried.append(bound.reason)
     except TooLarge as error:
         tried.append(str(error))
-    routes: list[Callable[[Factored, Weights, int], LearningCoefficient | None]] = [_curve] if len(h) == 2 else []
-    routes += [_linear_forms, _straight, _smooth, _fewer_directions, _single]
+    ways: list[Callable[[Factored, Weights, int], LearningCoefficient | None]] = [routes.curve] if len(h) == 2 else []
+    ways += [routes.linear_forms, _straight, routes.smooth, _fewer_directions, _single]
     best: LearningCoefficient | None = None
-    for route in routes if depth < _DEEPEST else []:
+    for way in ways if depth < _DEEPEST else []:
         try:
-            found = route(product, h, depth)
+            found = way(product, h, depth)
         except TooLarge as error:
             tried.append(str(error))
             continue
         if found is not None and found.status == "exact" and found.multiplicity is not None:
             return found
-        if found is not None and (best is None or _sharper(found, best)):
+        if found is not None and (best is None or routes.sharper(found, best)):
             best = found
     if bound is not None and bound.exact:
-        return _exact(bound.value, None, VARCHENKO, bound.reason, **bound.details)
+        return proven(bound.value, None, VARCHENKO, bound.reason, **bound.details)
     if best is not None and best.status == "exact":
         return best
-    return _bounded(product, h, bound, best, tried)
-
-
-def _sharper(one: LearningCoefficient, two: LearningCoefficient) -> bool:
-    return one.bounds[1] - one.bounds[0] < two.bounds[1] - two.bounds[0]
-
-
-def _curve(product: Factored, h: Weights, depth: int) -> LearningCoefficient:
-    """Two variables: resolve the curve."""
-    found: Resolution = resolve(
-        [(f.terms, e) for f, e in product.factors], (product.monomial[0], product.monomial[1]), h
-    )
-    for branch in found.branches:
-        if product.factors[branch.factor][1] % 2:
-            raise NegativeNearby(f"K changes sign across a real branch of {product.factors[branch.factor][0]}")
-    assert found.value is not None
-    divisors = [
-        {"order": str(order), "jacobian": str(cost), "where": where} for order, cost, where in found.divisors[:20]
-    ]
-    details = {"divisors": divisors, "charts": found.charts, "real_branches": len(found.branches)}
-    return _exact(
-        found.value, found.multiplicity, f"{WATANABE}; {VARCHENKO}", "resolution of a real plane curve", **details
-    )
-
-
-def _linear_forms(product: Factored, h: Weights, depth: int) -> LearningCoefficient | None:
-    found = arrangement(product, h)
-    if found is None:
-        return None
-    odd = [str(f) for f, e in product.factors if e % 2]
-    if odd:
-        raise NegativeNearby(f"K changes sign across {odd[0]} = 0")
-    return _exact(*found, MUSTATA, "blow-up of the intersections of hyperplanes")
+    return routes.bounded(product, h, bound, best, tried)
 
 
 def _straight(product: Factored, h: Weights, depth: int) -> LearningCoefficient | None:
@@ -242,17 +186,7 @@ def _straight(product: Factored, h: Weights, depth: int) -> LearningCoefficient 
     if moved is None:
         return None
     found = of_product(moved[0], h, depth + 1)
-    return _with_details(found, {"coordinates": [moved[1], *found.details.get("coordinates", [])]})
-
-
-def _smooth(product: Factored, h: Weights, depth: int) -> LearningCoefficient | None:
-    """One smooth hypersurface and no weight: its equation is a coordinate."""
-    if any(h) or any(product.monomial) or len(product.factors) != 1 or product.factors[0][0].order != 1:
-        return None
-    ((factor, e),) = product.factors
-    if e % 2:
-        raise NegativeNearby(f"K changes sign across {factor} = 0")
-    return _exact(Fraction(1, e), 1, WATANABE, "a power of a function with gradient ≠ 0", function=str(factor))
+    return with_details(found, {"coordinates": [moved[1], *found.details.get("coordinates", [])]})
 
 
 def _fewer_directions(product: Factored, h: Weights, depth: int) -> LearningCoefficient | None:
@@ -272,7 +206,7 @@ def _fewer_directions(product: Factored, h: Weights, depth: int) -> LearningCoef
     names = product.factors[0][0].variables
     found = of_product(squarefree([(monomial, 1), *pieces], len(kept)), [h[j] for j in kept], depth + 1)
     step = f"K is constant along {len(dropped)} directions; {', '.join(names[j] for j in dropped)} set to 0"
-    return _with_details(found, {"coordinates": [step, *found.details.get("coordinates", [])]})
+    return with_details(found, {"coordinates": [step, *found.details.get("coordinates", [])]})
 
 
 def _single(product: Factored, h: Weights, depth: int) -> LearningCoefficient | None:
@@ -288,30 +222,10 @@ def _single(product: Factored, h: Weights, depth: int) -> LearningCoefficient | 
             try:
                 found = _nonnegative(-f, h, depth)
             except NegativeNearby:
-                return _of_both_signs(f, e, h)
-        proven = found is not None and found.status == "exact"
-        return power_of(found, e) if found is not None and proven else None
+                return routes.of_both_signs(f, e, h)
+        return power_of(found, e) if found is not None and found.status == "exact" else None
     found = _nonnegative(f if product.constant > 0 else -f, h, depth)
     return power_of(found, e) if found is not None and e > 1 else found
-
-
-def _of_both_signs(f: Polynomial, e: int, h: Weights) -> LearningCoefficient:
-    """λ of |f|^e for an f with positive and negative values near the origin.
-
-    Between two balls of different sign every line crosses the zero set, so λ ≤ 1/e. If the Hessian has rank r ≥ 2,
-    the zero set of f on a generic r-plane is a cone over a smooth quadric; by inversion of adjunction the complex log
-    canonical threshold of f is then 1, and only the zero set itself has this ratio if r ≥ 3. Real values of A/N are
-    among the complex ones, so λ ≥ 1/e.
-    """
-    size = len(f.variables)
-    hessian = [[f.derivative(i).derivative(j).at_origin for j in range(size)] for i in range(size)]
-    squares = rank(hessian)
-    citation = "Kollár & Mori 1998, Theorem 5.50"
-    if f.order == 2 and squares >= 2 and not any(h):
-        route = f"a function of both signs with a Hessian of rank {squares}"
-        return _exact(Fraction(1, e), 1 if squares >= 3 else None, citation, route)
-    route = "a function that has both signs near the point"
-    return LearningCoefficient.at_most(Fraction(1, e), citation=WATANABE, details={"route": route})
 
 
 def _nonnegative(f: Polynomial, h: Weights, depth: int) -> LearningCoefficient | None:
@@ -327,7 +241,7 @@ def _nonnegative(f: Polynomial, h: Weights, depth: int) -> LearningCoefficient |
     completed = completed_square(f, h)
     if completed is not None:
         rest, step = completed
-        square = _exact(Fraction(1, 2), 1, WATANABE, "a square split off", coordinates=[step])
+        square = proven(Fraction(1, 2), 1, WATANABE, "a square split off", coordinates=[step])
         if not rest:
             return square
         return sum_of(square, of_product(squarefree([(rest, 1)], len(h)), h, depth + 1))
@@ -350,7 +264,7 @@ def _split_off(f: Polynomial, degree: int, depth: int) -> LearningCoefficient | 
         return None
     half = Fraction(split.rank, 2)
     route = f"splitting lemma: {split.rank} squares"
-    squares = _exact(half, 1, WATANABE, route)
+    squares = proven(half, 1, WATANABE, route)
     if not split.rest:
         if split.known is None:
             return squares
@@ -363,39 +277,12 @@ def _split_off(f: Polynomial, degree: int, depth: int) -> LearningCoefficient | 
     found = certify(rest, [Fraction(1)] * size) if None not in axes else None
     if found is not None and found.exact:
         # Every term of higher degree lies inside the polyhedron, since all axes are met below that degree.
-        return sum_of(squares, _exact(found.value, found.multiplicity, VARCHENKO, found.reason, **found.details))
+        return sum_of(squares, proven(found.value, found.multiplicity, VARCHENKO, found.reason, **found.details))
     # The unknown terms start at the next degree; more terms can only raise the Newton value.
     beyond = [tuple((split.known + 1) * int(i == j) for i in range(size)) for j in range(size)]
     rows = minimal_exponents([*split.rest.terms, *beyond])
     high = half + min(newton_cover(rows, [Fraction(1)] * size).value, Fraction(size, 2))
     return LearningCoefficient.at_most(high, low=half, citation=WATANABE, details={"route": route})
-
-
-def _bounded(
-    product: Factored, h: Weights, bound: Certified | None, best: LearningCoefficient | None, tried: list[str]
-) -> LearningCoefficient:
-    """What holds without a certificate: the Newton value from above, the multiplicity of K from below."""
-    order = sum(product.monomial) + sum(e * f.order for f, e in product.factors)
-    # λ ≥ lct ≥ 1 / multiplicity; a weight with h ≥ 0 can only raise λ.
-    low = Fraction(1, order) if min(h) >= 0 else Fraction(0)
-    highs = [(len(h) + sum(h, Fraction(0))) / order]
-    if bound is not None:
-        highs.append(bound.value)
-    if best is not None:
-        low = max(low, best.bounds[0])
-        highs.append(best.bounds[1])
-    details = {
-        "route": "Newton polyhedron, without a certificate",
-        "missing": tried,
-        **(bound.details if bound else {}),
-    }
-    high = min(highs)
-    if low == high:
-        return _exact(low, None, VARCHENKO, "lower and upper bound agree", missing=tried)
-    hypotheses: tuple[str, ...] = ()
-    if product.constant < 0 or any(e % 2 for _, e in product.factors):
-        hypotheses = ("K ≥ 0 near the point",)
-    return LearningCoefficient.at_most(high, low=low, citation=VARCHENKO, hypotheses=hypotheses, details=details)
 
 
 def of_generators(generators: Sequence[Polynomial], h: Weights) -> LearningCoefficient:
@@ -410,13 +297,13 @@ def of_generators(generators: Sequence[Polynomial], h: Weights) -> LearningCoeff
     details = {"generators": [str(g) for g in left][:20], "coordinates": steps}
     parts = []
     if count:
-        parts.append(_exact(Fraction(count, 2), 1, WATANABE, f"{count} generators are coordinates"))
+        parts.append(proven(Fraction(count, 2), 1, WATANABE, f"{count} generators are coordinates"))
     for members in groups([g.used for g in left]):
         parts.append(_of_group([left[k] for k in members], h))
     found = parts[0] if len(parts) == 1 else sum_of(*parts)
     if found.status == "exact" and all(len(g.terms) == 1 for g in left):
-        found = _exact(found.bounds[0], found.multiplicity, f"{HOWALD}; {WATANABE}", "monomial ideal after reduction")
-    return _with_details(found, details)
+        found = proven(found.bounds[0], found.multiplicity, f"{HOWALD}; {WATANABE}", "monomial ideal after reduction")
+    return with_details(found, details)
 
 
 def _of_group(generators: Sequence[Polynomial], h: Weights) -> LearningCoefficient:
@@ -427,13 +314,13 @@ def _of_group(generators: Sequence[Polynomial], h: Weights) -> LearningCoefficie
     if all(len(g.terms) == 1 for g in generators):
         rows = minimal_exponents(next(iter(g.terms)) for g in generators)
         cover = newton_cover(rows, costs)
-        return _exact(cover.value / 2, cover.dimension + 1, f"{HOWALD}; {WATANABE}", "monomial ideal")
+        return proven(cover.value / 2, cover.dimension + 1, f"{HOWALD}; {WATANABE}", "monomial ideal")
     if len(generators) == 1:
         return of_product(squarefree([(generators[0], 2)], len(used)), h)
     try:
         newton = certify_squares(generators, costs)
         if newton.exact:
-            return _exact(newton.value, newton.multiplicity, f"{LIN}; {VARCHENKO}", newton.reason, **newton.details)
+            return proven(newton.value, newton.multiplicity, f"{LIN}; {VARCHENKO}", newton.reason, **newton.details)
     except TooLarge:
         pass
     total = generators[0].like({})
@@ -450,5 +337,5 @@ def _of_group(generators: Sequence[Polynomial], h: Weights) -> LearningCoefficie
     floors = [of_product(squarefree([(g, 2)], len(used)), h).bounds[0] for g in generators]
     low, high = min(max(found.bounds[0], *floors), found.bounds[1]), found.bounds[1]
     if low == high:
-        return _exact(low, None, found.citation, "lower and upper bound agree")
+        return proven(low, None, found.citation, "lower and upper bound agree")
     return LearningCoefficient.at_most(high, low=low, citation=found.citation, details=found.details)
