@@ -23,7 +23,7 @@ from crunode.core.result import provenance
 from crunode.curvature.jacobian import NoOutputs
 from crunode.estimators.closing import Closing
 from crunode.estimators.cooled_chain import FACTOR, MOVES, CooledChain
-from crunode.estimators.scale import Scale
+from crunode.estimators.prior_scale import PriorScale
 from crunode.sampling.labels import choose_labels
 from crunode_papers.hitchcock2025.problems import problems_of
 
@@ -63,7 +63,7 @@ def row(given: tuple[str, int]) -> dict:
         "share_of_rank": float(problem.local.details["jacobian_rank"]) / (2 * exact),
         "levels": levels,
         "chain": below(land, chain.index, chain.moved, level.value, exact),
-        "random": below(land, chain.index, Scale(land, *MOVES[0])(normal).double(), level.value, exact),
+        "random": below(land, chain.index, PriorScale(land, *MOVES[0])(normal).double(), level.value, exact),
     }
 
 

@@ -18,8 +18,8 @@ import torch
 
 from crunode.core.result import provenance
 from crunode.curvature.jacobian import NoOutputs
+from crunode.estimators.prior_scale import PriorScale
 from crunode.estimators.resolved import SMOOTH, Resolved
-from crunode.estimators.scale import Scale
 from crunode_papers.hitchcock2025.problem import Problem
 from crunode_papers.hitchcock2025.problems import problems_of
 
@@ -36,7 +36,7 @@ def row(problem: Problem) -> dict:
         "smooth": problem.local.details["jacobian_rank"] == 2 * problem.local.value,
     }
     try:
-        found = Resolved(land, index, Scale(land, 0.1, 1.0))
+        found = Resolved(land, index, PriorScale(land, 0.1, 1.0))
         return {**truth, "bent": found.bent(), "passes": found.gradients}
     except NoOutputs as error:
         return {**truth, "bent": None, "why": str(error)}

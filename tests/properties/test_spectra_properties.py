@@ -40,17 +40,6 @@ def test_distribution_rises_from_zero_to_one(law):
 
 
 @settings(max_examples=40, deadline=None)
-@given(laws(), st.floats(1e-3, 2))
-def test_stieltjes_transform_solves_its_equation(law, height):
-    z = around(law) + 1j * height
-    found = law.stieltjes(z)
-    assert (found.imag < 0).all()
-    assert (np.abs(found) <= 1 / height + 1e-9).all()
-    np.testing.assert_allclose(law.r_transform(found) + 1 / found, z, rtol=1e-7, atol=1e-7)
-    np.testing.assert_allclose(law.stieltjes(z.conj()), found.conj())
-
-
-@settings(max_examples=40, deadline=None)
 @given(laws(), laws())
 def test_free_addition_adds_cumulants_and_commutes(first, second):
     both = first + second

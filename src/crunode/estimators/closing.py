@@ -32,7 +32,7 @@ from crunode.curvature.jacobian import Evaluation, NoOutputs
 from crunode.curvature.krylov import Krylov, KrylovMap
 from crunode.curvature.rounding import unrounded
 from crunode.errors import InputError
-from crunode.estimators.scale import Scale
+from crunode.estimators.prior_scale import PriorScale
 from crunode.sampling.layout import memory_class
 
 __all__ = ["Closed", "Closing"]
@@ -87,7 +87,7 @@ class Closing:
     Example:
         >>> from crunode.examples.toys import reduced_rank
         >>> land = reduced_rank(40, 20, 40, rank=10)
-        >>> offset = Scale(land, 0.1, 1.0)(torch.randn(land.dim, generator=torch.Generator().manual_seed(0)))
+        >>> offset = PriorScale(land, 0.1, 1.0)(torch.randn(land.dim, generator=torch.Generator().manual_seed(0)))
         >>> found = Closing(land, torch.arange(60), 0.1).close(offset.double(), 600.0)
         >>> 0.98 < found.rank / 975 < 1.06  # the least on pieces that lead to the center
         True
@@ -105,7 +105,7 @@ class Closing:
                 self._outputs = KrylovMap(seen, index, scaling=Balanced)
         except (InputError, RuntimeError) as error:
             raise NoOutputs(str(error)) from error
-        self._plain, self._center, self._shapes = Scale(land, share, share), seen.center, land.packing.shapes
+        self._plain, self._center, self._shapes = PriorScale(land, share, share), seen.center, land.packing.shapes
         self._chance = torch.Generator(land.device).manual_seed(derived_seed(seed, 75))
         self._even: Balanced | None = None
 

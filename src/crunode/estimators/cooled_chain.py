@@ -3,8 +3,8 @@
 At inverse temperature t, with a normal prior around w*, λ̂(t) = t E[L − L(w*)] counts half the directions whose
 curvature exceeds 1/t of the prior's, and rises to λ with t. In a large network λ is in the thousands, so that λ̂
 scatters by less than a percent from draw to draw: a single chain tells all, if only it gets around. Three things see to
-that. The prior is wide where that helps, and narrow where the loss is steep (`crunode.estimators.scale`); how much so
-is settled by short runs, of which the one that shows most is gone on with, as λ̂ is below λ in all of them.
+that. The prior is wide where that helps, and narrow where the loss is steep (`crunode.estimators.prior_scale`); how
+much so is settled by short runs, of which the one that shows most is gone on with, as λ̂ is below λ in all of them.
 
 The chain has inertia (underdamped Langevin dynamics): it crosses the prior in a number of steps that grows with the
 root of the condition number and not with the number itself. And each level begins where the last one ended.
@@ -30,7 +30,7 @@ from crunode.core.progress import Progress
 from crunode.core.rng import derived_seed
 from crunode.curvature.jacobian import NoOutputs
 from crunode.curvature.kronecker import Whitening
-from crunode.estimators.scale import Scale, stiffness
+from crunode.estimators.prior_scale import PriorScale, stiffness
 from crunode.sampling.engine import Engine
 from crunode.sampling.posterior import Gaussian, Posterior
 
@@ -107,7 +107,7 @@ class CooledChain:
     ) -> None:
         examples = max(examples, math.ceil(_EACH * _given(land)))
         self._land, self._seed, self.most = land, seed, most
-        self.scale = Scale(land, share, reach)
+        self.scale = PriorScale(land, share, reach)
         self._chance = torch.Generator(land.device).manual_seed(derived_seed(seed, 71))
         order = torch.randperm(land.data.rows, generator=torch.Generator().manual_seed(derived_seed(seed, 72)))
         self._order = order.to(land.device)
@@ -285,7 +285,7 @@ def _given(land: Landscape) -> int:
     return min(max(fans, default=1), max(sizes, default=1))
 
 
-def _chart(land: Landscape, scale: Scale, index: Tensor) -> Landscape:
+def _chart(land: Landscape, scale: PriorScale, index: Tensor) -> Landscape:
     """The loss of some examples as a function of z, at w* + S z."""
     some = land.with_data(Examples([land.data.take(index.sort().values)], land.data.findings))
     return some.in_coordinates(lambda z: land.center + scale(z))

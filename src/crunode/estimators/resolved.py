@@ -32,7 +32,7 @@ from crunode.curvature.krylov import KrylovMap
 from crunode.curvature.recurrence import Recurrence
 from crunode.curvature.rounding import unrounded
 from crunode.errors import InputError
-from crunode.estimators.scale import Scale
+from crunode.estimators.prior_scale import PriorScale
 
 __all__ = ["SMOOTH", "Resolved"]
 
@@ -65,12 +65,12 @@ class Resolved:
     Example:
         >>> from crunode.examples.toys import reduced_rank
         >>> land = reduced_rank(60, 20, 60, rank=20)
-        >>> found = Resolved(land, torch.arange(80), Scale(land, 0.1, 1.0))
+        >>> found = Resolved(land, torch.arange(80), PriorScale(land, 0.1, 1.0))
         >>> abs(found.rank / 2000 - 1) < 0.03, found.share(1e9)[0] > 0.95  # 20 (60 + 60 − 20)
         (True, True)
     """
 
-    def __init__(self, land: Landscape, index: Tensor, scale: Scale, seed: int = 0) -> None:
+    def __init__(self, land: Landscape, index: Tensor, scale: PriorScale, seed: int = 0) -> None:
         try:
             with preserved_rng():
                 seen = Evaluation(land)
@@ -96,7 +96,7 @@ class Resolved:
         self._wide = scale.double()
         self.rescale(scale)
 
-    def rescale(self, scale: Scale) -> None:
+    def rescale(self, scale: PriorScale) -> None:
         """Measure shares in other coordinates from now on."""
         self._scale = scale.double()
         self._now, self._before = self._start / self._start.norm(), torch.zeros_like(self._start)
@@ -119,7 +119,7 @@ class Resolved:
             >>> from crunode.examples.toys import reduced_rank
             >>> for rank in (20, 10):  # hidden layers of full rank, and of less
             ...     land = reduced_rank(60, 20, 60, rank=rank)
-            ...     print(Resolved(land, torch.arange(80), Scale(land, 0.1, 1.0)).bent() < SMOOTH)
+            ...     print(Resolved(land, torch.arange(80), PriorScale(land, 0.1, 1.0)).bent() < SMOOTH)
             True
             False
         """

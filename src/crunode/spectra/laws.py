@@ -155,25 +155,13 @@ class Law:
         return RationalInverse(self.mean, found[:, 0], found[:, 1])
 
     def inverse(self, w: Any) -> np.ndarray:
-        """H(w) = 1/G + R(G) at G = 1/w: the point that has 1/w for its Stieltjes transform.
+        """H(w) = 1/G + R(G) at G = 1/w: the point that has 1/w for its Stieltjes transform, R that of free sums.
 
         Example:
-            >>> law = semicircle(0.5)
-            >>> complex(law.inverse(1 / law.stieltjes(2 + 1j))).__format__(".6f")
-            '2.000000+1.000000j'
+            >>> float(semicircle(0.5).inverse(2.0))  # w + σ²/w
+            2.125
         """
         return self._inverse(np.asarray(w))
-
-    def r_transform(self, z: Any) -> np.ndarray:
-        """R(z), at real or complex points.
-
-        Example:
-            >>> float(marchenko_pastur(0.5).r_transform(1.0))
-            2.0
-        """
-        z, rates, jumps = np.asarray(z), np.array(self.rates), np.array(self.jumps)
-        found: np.ndarray = self.shift + self.semicircular * z + (rates * jumps / (1 - jumps * z[..., None])).sum(-1)
-        return found
 
     @cached_property
     def turns(self) -> np.ndarray:
@@ -213,40 +201,6 @@ class Law:
     def _inside(self, x: np.ndarray) -> np.ndarray:
         within = (x[..., None] > self.edges[:, 0]) & (x[..., None] < self.edges[:, 1])
         return np.asarray(within.any(-1))
-
-    def _outer_roots(self, x: np.ndarray) -> np.ndarray:
-        """The root w with H'(w) > 0, at real points off the support."""
-        on = self._inside(x) | np.isin(x, self.edges) | np.isin(x, [at for at, _ in self.atoms])
-        if on.any():
-            raise InputError(
-                f"expected points off the support, got {x[on][0]:g} on it; take z = x + 1e-9j, or density(x)"
-            )
-        return self._inverse.real_roots(x)
-
-    def stieltjes(self, z: Any) -> np.ndarray:
-        """G(z) = ∫ ρ(t)/(z − t) dt at points off the support; G of the conjugate is the conjugate.
-
-        Args:
-            z: Complex points, or real ones outside the support and the atoms.
-
-        Raises:
-            InputError: A point is not finite, or lies on the support.
-
-        Example:
-            >>> complex(semicircle(1.0).stieltjes(2.5)).real
-            0.5
-        """
-        given = np.asarray(z, dtype=np.complex128)
-        if not np.isfinite(given).all():
-            raise InputError("expected finite points z, got some that are not")
-        flat = given.reshape(-1)
-        found = np.empty(flat.shape, dtype=np.complex128)
-        real = flat.imag == 0
-        found[real] = 1 / self._outer_roots(flat.real[real])
-        upper = flat.real[~real] + 1j * np.abs(flat.imag[~real])
-        values = 1 / self._inverse.upper_roots(upper)
-        found[~real] = np.where(flat.imag[~real] > 0, values, values.conj())
-        return found.reshape(given.shape)
 
     def density(self, x: Any) -> np.ndarray:
         """ρ(x) of the part that has a density; atoms are left out.

@@ -82,11 +82,6 @@ class RationalInverse:
         polished = self._polished(best, z)
         return np.where(polished.imag > 0, polished, best)
 
-    def real_roots(self, x: np.ndarray) -> np.ndarray:
-        """The root w with H'(w) > 0, at real points off the support."""
-        roots = self.roots(x).real
-        return self._polished(np.take_along_axis(roots, self.slope(roots).argmax(-1)[..., None], -1)[..., 0], x)
-
 
 def bisected(goes_up: Callable[[np.ndarray], np.ndarray], low: np.ndarray, high: np.ndarray) -> np.ndarray:
     """Where `goes_up` turns from true to false between `low` and `high`, to the last digit."""

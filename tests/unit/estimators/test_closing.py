@@ -9,13 +9,13 @@ from crunode.core.landscape import Landscape
 from crunode.curvature.jacobian import NoOutputs
 from crunode.estimators import closing
 from crunode.estimators.closing import Closing
-from crunode.estimators.scale import Scale
+from crunode.estimators.prior_scale import PriorScale
 from crunode.examples.toys import reduced_rank
 
 
 def away(land: Landscape, seed: int, reach: float = 1.0) -> torch.Tensor:
     """A random point of the prior of a chain, as an offset from the center."""
-    return Scale(land, 0.1, reach)(torch.randn(land.dim, generator=torch.Generator().manual_seed(seed))).double()
+    return PriorScale(land, 0.1, reach)(torch.randn(land.dim, generator=torch.Generator().manual_seed(seed))).double()
 
 
 @pytest.mark.heavy

@@ -13,8 +13,8 @@ from torch import nn
 
 from crunode.core.landscape import Landscape
 from crunode.curvature.jacobian import NoOutputs
+from crunode.estimators.prior_scale import PriorScale
 from crunode.estimators.resolved import SMOOTH, Resolved
-from crunode.estimators.scale import Scale
 from crunode.exact import deep_linear_local
 from crunode.examples.toys import reduced_rank
 
@@ -46,7 +46,7 @@ def deep_linear_network(widths: tuple[int, ...], ranks: tuple[int, ...], seed: i
 
 def dense_values(land: Landscape, index: torch.Tensor, share: float) -> torch.Tensor:
     """Eigenvalues of SJᵀJS/n by the whole Jacobian."""
-    scale = Scale(land, share, 1.0).double()
+    scale = PriorScale(land, share, 1.0).double()
     batch = land.data.take(index)
 
     def outputs(z: torch.Tensor) -> torch.Tensor:
@@ -62,7 +62,7 @@ def dense_values(land: Landscape, index: torch.Tensor, share: float) -> torch.Te
 @pytest.mark.parametrize("t", [1.0, 1e3, 1e6])
 def test_shares_are_those_of_the_whole_spectrum(activation: type[nn.Module], t: float) -> None:
     land, index = network(activation), torch.arange(120)
-    found = Resolved(land, index, Scale(land, 0.1, 1.0), seed=1)
+    found = Resolved(land, index, PriorScale(land, 0.1, 1.0), seed=1)
     values = dense_values(land, index, 0.1)
     rank = int((values > 1e-10 * values[0]).sum())
     share, doubt = found.share(t)
@@ -77,7 +77,7 @@ def test_shares_are_those_of_the_whole_spectrum(activation: type[nn.Module], t: 
 @given(st.floats(-2, 8), st.floats(0.1, 4))
 def test_colder_shows_more(low: float, step: float) -> None:
     land = reduced_rank(60, 20, 60, rank=20)
-    found = Resolved(land, torch.arange(80), Scale(land, 0.1, 1.0))
+    found = Resolved(land, torch.arange(80), PriorScale(land, 0.1, 1.0))
     hot, cold = found.share(10**low), found.share(10 ** (low + step))
     assert 0 <= hot[0] <= cold[0] + hot[1] + cold[1]
     assert cold[0] <= 1 + cold[1] + 0.05
@@ -85,7 +85,7 @@ def test_colder_shows_more(low: float, step: float) -> None:
 
 def test_a_limit_of_passes_is_kept_and_is_in_the_error() -> None:
     land = reduced_rank(60, 20, 60, rank=20)
-    found = Resolved(land, torch.arange(80), Scale(land, 0.1, 1.0))
+    found = Resolved(land, torch.arange(80), PriorScale(land, 0.1, 1.0))
     before = found.gradients
     _, doubt = found.share(1e12, most=0)
     assert found.gradients == before
@@ -98,14 +98,14 @@ def test_a_limit_of_passes_is_kept_and_is_in_the_error() -> None:
 def test_where_there_is_no_rank_it_is_no_measure() -> None:
     land = reduced_rank(6, 4, 5, rank=0)
     with pytest.raises(NoOutputs, match="rank at the center is 0"):
-        Resolved(land, torch.arange(20), Scale(land, 0.1, 1.0))
+        Resolved(land, torch.arange(20), PriorScale(land, 0.1, 1.0))
 
 
 @pytest.mark.heavy
 def test_nothing_of_the_landscape_is_changed() -> None:
     land = network(nn.Tanh)
     center, state = land.center.clone(), torch.get_rng_state()
-    Resolved(land, torch.arange(120), Scale(land, 0.1, 1.0)).share(1e4)
+    Resolved(land, torch.arange(120), PriorScale(land, 0.1, 1.0)).share(1e4)
     assert torch.equal(land.center, center)
     assert torch.equal(torch.get_rng_state(), state)
 
@@ -121,7 +121,7 @@ def test_no_smooth_point_of_a_deep_linear_network_is_taken_for_a_singular_one(se
     partial = [[min(back[s : t + 1]) for t in range(s, len(back))] for s in range(len(back))]
     exact = deep_linear_local(widths[::-1], partial)
     land = deep_linear_network(tuple(widths), tuple(ranks), seed)
-    found = Resolved(land, torch.arange(2 * widths[0]), Scale(land, 0.1, 1.0))
+    found = Resolved(land, torch.arange(2 * widths[0]), PriorScale(land, 0.1, 1.0))
     # What is bent is singular; that what is singular is bent holds but for higher orders.
     if exact.details["jacobian_rank"] == 2 * exact.value:
         assert found.bent() <= SMOOTH
@@ -132,7 +132,7 @@ def test_a_linear_model_is_smooth_everywhere() -> None:
     net = nn.Linear(40, 30)
     x = torch.randn(400, 40, generator=generator)
     land = Landscape(net, (x, net(x).detach()), "gaussian")
-    found = Resolved(land, torch.arange(100), Scale(land, 0.1, 1.0))
+    found = Resolved(land, torch.arange(100), PriorScale(land, 0.1, 1.0))
     assert found.bent() == 0
 
 
@@ -152,6 +152,6 @@ def test_a_third_order_is_not_taken_for_a_smooth_point() -> None:
     net = Cubes()
     x = torch.randn(300, 80, generator=torch.Generator().manual_seed(0))
     land = Landscape(net, (x, net(x).detach()), "gaussian")
-    found = Resolved(land, torch.arange(150), Scale(land, 0.1, 1.0))
+    found = Resolved(land, torch.arange(150), PriorScale(land, 0.1, 1.0))
     assert found.rank == pytest.approx(400, rel=0.05)
     assert found.bent() > SMOOTH

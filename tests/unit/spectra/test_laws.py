@@ -84,14 +84,12 @@ def test_free_sums_have_their_moments_and_distribution(name):
 
 
 @pytest.mark.parametrize("name", SUMS)
-def test_stieltjes_transform_is_the_integral_and_solves_its_equation(name):
+def test_integral_of_the_density_over_distances_is_inverted(name):
     law = SUMS[name]
-    z = np.array([0.4 + 0.3j, -1 - 0.2j, 2 + 1e-2j, law.edges.max() + 0.5, law.edges.min() - 0.5])
-    found = law.stieltjes(z)
-    np.testing.assert_allclose(law.r_transform(found) + 1 / found, z, atol=1e-11)
-    integral = sum((law.density(x) * w / (z[:, None] - x)).sum(1) for x, w in grid(law))
-    integral = integral + sum(mass / (z - at) for at, mass in law.atoms)
-    np.testing.assert_allclose(found, integral, atol=2e-5)
+    z = np.array([0.4 + 0.3j, -1 - 0.2j, law.edges.max() + 0.5, law.edges.min() - 0.5])
+    transform = sum((law.density(x) * w / (z[:, None] - x)).sum(1) for x, w in grid(law))
+    transform = transform + sum(mass / (z - at) for at, mass in law.atoms)
+    np.testing.assert_allclose(law.inverse(1 / transform), z, atol=2e-3)
 
 
 def test_edges_are_where_the_density_ends():
@@ -214,7 +212,6 @@ def test_four_hundred_points_take_little_time():
         (lambda: index_near_critical(-1.0, 0.5), "energies"),
         (lambda: semicircle(1.0) + "1", "added to a law"),
         (lambda: semicircle(1.0).density([math.nan]), "finite"),
-        (lambda: semicircle(1.0).stieltjes(0.5), "off the support"),
         (lambda: semicircle(1.0).quantile(1.5), "from 0 to 1"),
         (lambda: semicircle(1.0).cumulant(0), "order"),
         (lambda: edge_energy(lambda e: hessian_law(e, 2.0), 0.1, 1.0), "edge above 0"),

@@ -31,10 +31,10 @@ from crunode.curvature.krylov import KrylovMap
 from crunode.curvature.rounding import Spaces, unrounded
 from crunode.errors import InputError
 
-__all__ = ["Scale", "stiffness"]
+__all__ = ["PriorScale", "stiffness"]
 
 
-class Scale:
+class PriorScale:
     """S: how far each direction may go.
 
     Args:
@@ -44,7 +44,7 @@ class Scale:
 
     Example:
         >>> land = Landscape.of_function(lambda w: w.square().sum(), 2 * torch.ones(3))
-        >>> Scale(land, 0.1, 1.0)(torch.ones(3))
+        >>> PriorScale(land, 0.1, 1.0)(torch.ones(3))
         tensor([0.2000, 0.2000, 0.2000])
     """
 
@@ -67,13 +67,13 @@ class Scale:
                 self._far[k] = _Outside.of(space).to(dtype), max(reach - share, 0.0) * unit
         self._near = torch.cat(scales).to(land.device)
 
-    def evened(self, by: Whitening) -> Scale:
+    def evened(self, by: Whitening) -> PriorScale:
         """The same, with what is steep held closer."""
         found = copy.copy(self)
         found._even = by.to(self._near.dtype)
         return found
 
-    def double(self) -> Scale:
+    def double(self) -> PriorScale:
         """The same for vectors in double precision."""
         found = copy.copy(self)
         found._near = self._near.double()
@@ -138,7 +138,7 @@ def _smaller(basis: Tensor) -> tuple[Tensor, bool]:
     return torch.linalg.qr(basis, mode="complete").Q[:, count:].contiguous(), True
 
 
-def stiffness(land: Landscape, index: Tensor, scale: Scale, seed: int = 0) -> Kronecker:
+def stiffness(land: Landscape, index: Tensor, scale: PriorScale, seed: int = 0) -> Kronecker:
     """Curvatures of the loss in the coordinates of a scale, as a Kronecker product for each tensor of weights.
 
     From gradients of random combinations of outputs, each at another random point of the prior: some directions only
@@ -156,7 +156,7 @@ def stiffness(land: Landscape, index: Tensor, scale: Scale, seed: int = 0) -> Kr
     Example:
         >>> from crunode.examples.toys import reduced_rank
         >>> land = reduced_rank(8, 6, 8, rank=3)
-        >>> stiffness(land, torch.arange(40), Scale(land, 0.1, 1.0)).top > 0
+        >>> stiffness(land, torch.arange(40), PriorScale(land, 0.1, 1.0)).top > 0
         True
     """
     try:

@@ -13,7 +13,7 @@ from crunode.core.landscape import Landscape
 from crunode.curvature.jacobian import NoOutputs
 from crunode.curvature.rounding import unrounded
 from crunode.estimators.cooled_chain import CooledChain
-from crunode.estimators.scale import Scale, stiffness
+from crunode.estimators.prior_scale import PriorScale, stiffness
 from crunode.examples.toys import quadratic, reduced_rank
 
 
@@ -31,7 +31,7 @@ def network(ranks: tuple[int, ...] = (12, 3, 10), widths: tuple[int, ...] = (16,
     return Landscape(net, (x, net(x).detach()), "gaussian")
 
 
-def matrix(scale: Scale, dim: int) -> torch.Tensor:
+def matrix(scale: PriorScale, dim: int) -> torch.Tensor:
     return torch.stack([scale(row) for row in torch.eye(dim, dtype=torch.float64)], 1)
 
 
@@ -40,7 +40,7 @@ def matrix(scale: Scale, dim: int) -> torch.Tensor:
 @given(st.sampled_from([(14, 12, 10), (12, 3, 10), (12, 11, 0)]), st.sampled_from([0.0, 1e-1, 1e-4]))
 def test_the_transpose_is_the_transpose(ranks: tuple[int, ...], least: float) -> None:
     land = network(ranks)
-    scale = Scale(land, 0.1, 1.0)
+    scale = PriorScale(land, 0.1, 1.0)
     if least:
         scale = scale.evened(stiffness(land, torch.arange(60), scale).whitening(least))
     wide = scale.double()
@@ -57,7 +57,7 @@ def test_matrices_of_low_rank_move_by_their_size_where_they_have_nothing(rank: i
     land = network((12, rank, 10))
     _, spaces = unrounded(land.center, land.packing.shapes, land.packing.dtypes)
     assert spaces[1] is not None
-    whole, near = (matrix(Scale(land, 0.1, reach).double(), land.dim) for reach in (1.0, 0.1))
+    whole, near = (matrix(PriorScale(land, 0.1, reach).double(), land.dim) for reach in (1.0, 0.1))
     first = land.packing.sizes[0]
     middle = slice(first, first + land.packing.sizes[1])
     step = torch.randn(land.dim, generator=torch.Generator().manual_seed(3), dtype=torch.float64)
@@ -69,7 +69,7 @@ def test_matrices_of_low_rank_move_by_their_size_where_they_have_nothing(rank: i
 @pytest.mark.heavy
 def test_no_direction_is_lengthened_and_steep_ones_become_alike() -> None:
     land, index = network((14, 12, 10)), torch.arange(300)
-    plain = Scale(land, 0.1, 1.0)
+    plain = PriorScale(land, 0.1, 1.0)
     evened = plain.evened(stiffness(land, index, plain).whitening(1e-4))
     before, after = (matrix(scale.double(), land.dim) for scale in (plain, evened))
     assert torch.linalg.matrix_norm(torch.linalg.solve(before, after), 2) <= 1 + 1e-6
@@ -113,7 +113,7 @@ def test_a_function_without_outputs_is_left_alone() -> None:
     land = quadratic(50)
     with pytest.raises(NoOutputs):
         stiffness(
-            Landscape.of_function(lambda w: w.square().sum(), torch.ones(3)), torch.arange(1), Scale(land, 0.1, 1)
+            Landscape.of_function(lambda w: w.square().sum(), torch.ones(3)), torch.arange(1), PriorScale(land, 0.1, 1)
         )
     chain = CooledChain(Landscape.of_function(lambda w: w.square().sum(), torch.ones(30)), 0.1, 1.0, 0, 5000)
     assert chain.begin() > 0
