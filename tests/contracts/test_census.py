@@ -132,6 +132,21 @@ def test_less_passes_and_is_written_on_request_only(tree):
     assert '"crunode.b" = 3' in held.read_text()
 
 
+def test_what_is_too_large_is_named_with_a_reason_or_split(tree):
+    held, place = tree / "census.toml", "src/crunode/b/seven.py wide"
+    (tree / "src/crunode/b/seven.py").write_text("def wide(a, b, c, d, e, f, g, h, i):\n    return a\n")
+    assert census(tree, "--raise", "a wide function").returncode == 0
+    (others,) = listed(tree, "long_files") or [""]
+    entries = [(place, "an interface of others"), *([(others.rpartition(":")[0], "later")] if others else [])]
+    later = ", ".join(f'{{ place = "{name}", reason = "{why}" }}' for name, why in entries)
+    plain = held.read_text()
+    head = f'later = [{{ place = "src/none.py", reason = "gone" }}, {later}]\n'
+    held.write_text(head + plain)
+    assert "src/none.py under later in census.toml: it is not too large" in census(tree, "--check").stderr
+    (tree / "src/crunode/b/eight.py").write_text("def wider(a, b, c, d, e, f, g, h, i):\n    return a\n")
+    assert "src/crunode/b/eight.py wider: expected none of wide_functions" in census(tree, "--check").stderr
+
+
 @pytest.mark.heavy
 @pytest.mark.parametrize(
     ("text", "said"),
@@ -140,6 +155,7 @@ def test_less_passes_and_is_written_on_request_only(tree):
         ('[code_lines]\n"crunode" = "7"\n', "whole numbers"),
         ("[beauty]\nall = 1\n", "beauty"),
         ('raised = [{ figure = "modules" }]\n', "figure, package, from, to, reason"),
+        ('later = [{ place = "a" }]\n', "place, reason"),
     ],
 )
 def test_a_broken_file_is_told(tree, text, said):
