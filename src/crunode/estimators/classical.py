@@ -25,6 +25,7 @@ def aic(land: Landscape) -> Estimate:
         land: The landscape; its loss is −log p.
 
     Example:
+        >>> import torch
         >>> net = torch.nn.Linear(2, 1, bias=False)
         >>> _ = torch.nn.init.zeros_(net.weight)
         >>> round(aic(Landscape(net, (torch.ones(50, 2), torch.ones(50, 1)), "gaussian")).value, 3)  # 1/2 + 2/50
@@ -40,6 +41,7 @@ def bic(land: Landscape) -> Estimate:
         land: The landscape; its loss is −log p.
 
     Example:
+        >>> import torch
         >>> net = torch.nn.Linear(2, 1, bias=False)
         >>> _ = torch.nn.init.zeros_(net.weight)
         >>> value = bic(Landscape(net, (torch.ones(50, 2), torch.ones(50, 1)), "gaussian")).value
