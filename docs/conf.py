@@ -150,14 +150,20 @@ def volume_part() -> str:
     )
 
 
+DOCS = Path(__file__).parent
 PAGES = {"findings.md": findings_page, "accuracy.md": accuracy_page}
 
 
 def write_pages(_app=None) -> None:
-    for name, page in PAGES.items():
-        path = Path(__file__).parent / name
-        if not path.exists() or path.read_text(encoding="utf-8") != page():
-            path.write_text(page(), encoding="utf-8")
+    """Pages that are made of records, and those of papers, which stand with their recipes."""
+    made = {name: page() for name, page in PAGES.items()}
+    for page in (DOCS.parent / "src" / "crunode_papers").glob("*/*.md"):
+        made[f"recipes/{page.name}"] = page.read_text(encoding="utf-8").replace("](../../../docs/", "](../")
+    (DOCS / "recipes").mkdir(exist_ok=True)
+    for name, text in made.items():
+        path = DOCS / name
+        if not path.exists() or path.read_text(encoding="utf-8") != text:
+            path.write_text(text, encoding="utf-8")
 
 
 def setup(app) -> None:

@@ -1,4 +1,4 @@
-"""Toy and paper size of each recipe as its page in docs/recipes says, and what makes them a size."""
+"""Toy and paper size of each recipe as its page says, and what makes them a size."""
 
 import itertools
 import math

@@ -11,7 +11,7 @@ from crunode_papers.cullen2026.constructed import construct
 from crunode_papers.watanabe2010 import criteria as watanabe_criteria
 from crunode_papers.watanabe2013 import selection as model_selection
 
-# The table of docs/recipes/cullen2026.md: p, K, and what is chosen besides.
+# The table of src/crunode_papers/cullen2026/cullen2026.md: p, K, and what is chosen besides.
 NETWORKS = [
     ("generic", 3, 4, {"inputs": 4}),
     ("generic", 3, 4, {"inputs": 4, "centred": True}),
