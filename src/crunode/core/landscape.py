@@ -29,6 +29,7 @@ from crunode.core.reading import (
     named_tensors,
     placed,
     potential_loss,
+    refuse_coordinates,
 )
 from crunode.core.result import Finding
 from crunode.core.rng import preserved_rng
@@ -321,6 +322,7 @@ class Landscape:
             >>> land.restrict("1.*").dim
             4
         """
+        refuse_coordinates(self._map)
         tensors = self.packing.unravel(self.center)
         free = match(list(tensors), patterns)
         other = copy.copy(self)
@@ -339,6 +341,7 @@ class Landscape:
         Raises:
             InputError: The weights do not fit, or the loss at them is not finite.
         """
+        refuse_coordinates(self._map)
         other = copy.copy(self)
         if isinstance(weights, Tensor):
             other.center = self._point(weights).detach().clone()

@@ -29,6 +29,7 @@ __all__ = [
     "named_tensors",
     "placed",
     "potential_loss",
+    "refuse_coordinates",
 ]
 
 _STOCHASTIC = (
@@ -194,3 +195,12 @@ def changes_with_mode(module: nn.Module) -> bool:
     """Whether a layer computes something else in training mode."""
     active = getattr(module, "dropout", True) if isinstance(module, nn.MultiheadAttention | nn.RNNBase) else True
     return isinstance(module, _STOCHASTIC) and bool(active)
+
+
+def refuse_coordinates(map_to_weights: Callable[[Tensor], Tensor] | None) -> None:
+    """Refuse a landscape that is a function of coordinates where weights are meant."""
+    if map_to_weights is not None:
+        raise InputError(
+            "expected a landscape of the weights themselves, got one in other coordinates; restrict it or set its "
+            "weights before in_coordinates"
+        )

@@ -12,6 +12,7 @@ from torch import nn
 from torch.nn.utils import parametrizations
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from crunode.core.data import Examples
 from crunode.core.landscape import Landscape
 from crunode.errors import InputError
 
@@ -344,3 +345,30 @@ def test_an_empty_parameter_is_one_that_is_not_used():
     assert "nothing" in unused
     assert "weight" not in unused
     assert land.dim == 8
+
+
+def test_in_coordinates_the_loss_is_that_of_the_weights_they_stand_for():
+    net = nn.Linear(3, 1, bias=False).double()
+    x, y = torch.randn(20, 3).double(), torch.randn(20, 1).double()
+    land = Landscape(net, (x, y), "gaussian")
+    scale = torch.tensor([1.0, 0.1, 2.0]).double()
+    seen = land.in_coordinates(lambda z: land.center + scale * z)
+    z = torch.randn(3).double()
+    assert torch.equal(seen.center, torch.zeros(3).double())
+    assert torch.equal(seen.loss(z), land.loss(land.center + scale * z))
+    assert torch.equal(seen.losses(), land.losses())
+    batch = next(iter(land.passes()))
+    assert torch.equal(seen.batch_outputs(z, batch), land.batch_outputs(land.center + scale * z, batch))
+    assert torch.allclose(seen.batch_gradient(z, batch), scale * land.batch_gradient(land.center + scale * z, batch))
+    for ask in (lambda: seen.restrict("weight"), lambda: seen.at(z), lambda: seen.at(net)):
+        with pytest.raises(InputError, match="other coordinates"):
+            ask()
+
+
+def test_other_data_and_labels_without_noise_leave_the_landscape_as_it_was():
+    land = Landscape(nn.Linear(2, 1), (torch.randn(9, 2), torch.randn(9, 1)), "gaussian")
+    part = land.with_data(Examples([land.data.take(torch.tensor([0, 3]))]))
+    assert (part.n, land.n) == (2, 9)
+    assert torch.equal(part.losses(), land.losses()[[0, 3]])
+    assert land.without_noise().noise_free
+    assert not land.noise_free
