@@ -170,14 +170,14 @@ class Landscape:
         Parameters and buffers that are not among `weights` are the fixed ones. `weights` may be of another dtype.
         """
         named = {_PREFIX + name: value for name, value in {**self.fixed, **weights}.items()}
-        losses: Tensor = functional_call(self._module, named, (self.spared(batch), own))
+        losses: Tensor = functional_call(self._module, named, (self.protected(batch), own))
         return losses
 
     def functional_outputs(self, weights: Mapping[str, Tensor], batch: Any) -> Any:
         """What the model gives on `batch`, its target last, at weights by name."""
-        return functional_call(self.network, {**self.fixed, **weights}, self.spared(batch[:-1]))
+        return functional_call(self.network, {**self.fixed, **weights}, self.protected(batch[:-1]))
 
-    def spared(self, batch: Any) -> Any:
+    def protected(self, batch: Any) -> Any:
         """`batch`, or a copy of it where the model or the loss writes into what it is given."""
         return map_tree(torch.clone, batch) if self._in_place else batch
 

@@ -171,7 +171,8 @@ class LayerChain:
             moving = None if tangent is None else _times(tangent, link.weight.T)
             if link.columns is not None:
                 step = torch.unflatten(vectors[:, link.columns], 1, link.weight.shape).mT
-                moving = (torch.bmm if moving is None else moving.baddbmm_)(_shared(link.given, vectors), step)
+                given = _shared(link.given, vectors)
+                moving = torch.bmm(given, step) if moving is None else moving.baddbmm_(given, step)
             if link.bias is not None:
                 shift = vectors[:, None, link.bias]
                 moving = shift.repeat(1, len(link.given), 1) if moving is None else moving.add_(shift)

@@ -318,7 +318,7 @@ def outputs_of(land: Landscape, w: Tensor, batch: Any) -> Tensor:
 
 def output_loss(land: Landscape, outputs: Tensor, batch: Any) -> Tensor:
     """Losses as a function of the outputs on `batch`: one per example, or their mean."""
-    target = land.spared(batch[-1])
+    target = land.protected(batch[-1])
     wide = target.float() if isinstance(target, Tensor) and target.dtype in _HALF else target
     losses: Tensor = land.loss_form.fn(outputs, wide)
     return losses

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
+from crunode.core.execute import Executor
 from crunode.core.landscape import Landscape
 from crunode.core.result import Draws
 from crunode.errors import InputError
@@ -33,13 +35,13 @@ class Replay:
         words: The call in words.
         imports: The `module:factory` whose code it runs; None where no code but crunode's and that of installed
             recipes runs.
-        arguments: What the call is made with.
+        make: Makes it, into a folder and on an executor.
     """
 
     kind: str
     words: str
     imports: str | None
-    arguments: Mapping[str, Any]
+    make: Callable[[Path, Executor | None], Any]
 
 
 def plan_rerun(folder: str | os.PathLike[str], *, landscape: Landscape | None = None) -> Replay:
@@ -126,8 +128,7 @@ def rerun(
             f"making {folder} again runs the code of {replay.imports}, as the folder says; look at it, then repeat "
             "with trust=True (crunode rerun: --yes)"
         )
-    make = _run_draws if replay.kind == "draws" else _made
-    return make(replay.arguments, target, executor)
+    return replay.make(target, executor)
 
 
 def record_call(
@@ -185,7 +186,7 @@ def _recipe(record: RunRecord) -> Replay:
             "the release that the folder's provenance names"
         )
     words = f"crunode recipe run {name} --size {size} --seed {seed}"
-    return Replay("recipe", words, None, {"call": Call("recipe", name, record.seed, size=size), "kept": {}})
+    return Replay("recipe", words, None, Call("recipe", name, record.seed, size=size).make)
 
 
 def _call(call: Mapping[str, Any], home: Path) -> Replay:
@@ -206,7 +207,7 @@ def _call(call: Mapping[str, Any], home: Path) -> Replay:
     seed, values = given.get("seed", 0), dict(zip(_AXES, axes, strict=True))
     options = settings_from(settings)
     made = Call(command, given["target"], seed, options, None if weights is None else Path(weights), axes=values)
-    return Replay(command, " ".join([*shown, f"--seed {seed}"]), given["target"], {"call": made, "kept": given})
+    return Replay(command, " ".join([*shown, f"--seed {seed}"]), given["target"], partial(_made, made, given))
 
 
 def _draws(record: RunRecord, landscape: Landscape) -> Replay:
@@ -223,34 +224,31 @@ def _draws(record: RunRecord, landscape: Landscape) -> Replay:
         names = ", ".join(map(str, asked["observe"]))
         raise InputError(f"the functions that were observed ({names}) are not stored; repeat cr.sample by hand")
     words = f"cr.sample with the settings {dumps({k: v for k, v in asked.items() if k != 'landscape'})}"
-    return Replay("draws", words, None, {"asked": asked, "landscape": landscape})
+    return Replay("draws", words, None, partial(_run_draws, asked, landscape))
 
 
-def _made(given: Mapping[str, Any], target: Path, executor: Any) -> Any:
-    call, kept = given["call"], given["kept"]
+def _made(call: Call, kept: Mapping[str, Any], target: Path, executor: Executor | None) -> Any:
     if call.weights is not None and not call.weights.is_file():
         raise InputError(f"cannot make the run again: its weights {call.weights} are not there; put them back")
     if call.weights is not None and weights_mark(call.weights) != kept.get("weights_sha256"):
         raise InputError(f"cannot make the run again: its weights {call.weights} have changed; put the old ones back")
     found = call.make(target, executor)
-    if call.kind != "recipe":
-        write_call(target, call.kind, kept)
+    write_call(target, call.kind, kept)
     return found
 
 
-def _run_draws(given: Mapping[str, Any], target: Path, executor: Any) -> Draws:
+def _run_draws(asked: Mapping[str, Any], landscape: Landscape, target: Path, executor: Executor | None) -> Draws:
     from crunode.sampling.posterior import Flat, Gaussian, Posterior
     from crunode.sampling.run import sample
     from crunode.sampling.tuning import KERNELS, kernel_of
 
-    asked = given["asked"]
     try:
         prior = asked["prior"]
         known = isinstance(prior, dict) and prior.keys() <= set(vars(Gaussian()))
         if prior != "flat" and not known:
             raise InputError("the prior is a function that is not stored; repeat cr.sample by hand")
         nbeta = tuple(asked["nbeta"]) if isinstance(asked["nbeta"], list) else asked["nbeta"]
-        posterior = Posterior(given["landscape"], nbeta, Flat() if prior == "flat" else Gaussian(**prior))
+        posterior = Posterior(landscape, nbeta, Flat() if prior == "flat" else Gaussian(**prior))
         kernel = None
         if asked["kernel"] is not None:
             if asked["kernel"]["name"] not in KERNELS:

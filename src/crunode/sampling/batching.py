@@ -13,7 +13,7 @@ from crunode.core.data import leaves
 from crunode.core.landscape import Landscape
 from crunode.core.rng import derived_seed
 from crunode.sampling.control import affordable
-from crunode.sampling.kernel import has
+from crunode.sampling.kernel import has_setting
 from crunode.sampling.pilot import Pilot
 from crunode.sampling.posterior import wbic_nbeta
 from crunode.sampling.stepping import Explored, bounded, calming, friction_of, noise_away, predicted, steps_of
@@ -86,7 +86,8 @@ def fill_batch(
     rows, away = land.data.rows, measures["away"]
     size = signal(first, measures)
     base = min(range(len(levels)), key=lambda j: abs(math.log(levels[j] / wbic_nbeta(land.n))))
-    step, free = steps_of(kernel, len(levels))[base], has(kernel, "friction") and reasons["kernel"] != "as asked"
+    step = steps_of(kernel, len(levels))[base]
+    free = has_setting(kernel, "friction") and reasons["kernel"] != "as asked"
     friction = 1.0 if free else friction_of(kernel)
 
     def heating(batch: int, control: bool) -> float:
@@ -95,7 +96,7 @@ def fill_batch(
 
     batch = min(_SMALLEST if kernel.batch is None else kernel.batch, rows)
     control = kernel.control
-    if has(kernel, "control") and control is None and reasons["step"] != "as asked":
+    if has_setting(kernel, "control") and control is None and reasons["step"] != "as asked":
         better = heating(batch, True) < _BETTER * heating(batch, False)
         control = better and heating(batch, False) > _WARM * size and affordable(land, batch)
         yes, no = "minibatch noise at the center is taken away", "minibatch noise is small, or not that at the center"
@@ -111,7 +112,7 @@ def fill_batch(
         if needed > kernel.friction:
             kernel = replace(kernel, friction=min(needed, _MOST_FRICTION))
             reasons["friction"] = f"{kernel.friction:.2g}, so that minibatch noise heats by less than 5 %"
-    return replace(kernel, batch=batch, **({"control": control} if has(kernel, "control") else {}))
+    return replace(kernel, batch=batch, **({"control": control} if has_setting(kernel, "control") else {}))
 
 
 def smaller_steps(

@@ -10,6 +10,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.distributions import Distribution
@@ -249,8 +250,8 @@ def _unchecked(part: Distribution, shape: tuple[int, ...], what: str) -> Distrib
     """A copy that does not look at values, which batched ones do not allow; outside the support it gives −∞ or NaN."""
     own = (*part.batch_shape, *part.event_shape)
     try:
-        fits = torch.empty(own, device="meta").expand(shape).shape == torch.Size(shape)
-    except RuntimeError:
+        fits = np.broadcast_shapes(own, shape) == tuple(shape)
+    except ValueError:
         fits = False
     if not fits:
         raise InputError(f"expected a distribution over {what} of shape {shape}, got one of shape {tuple(own)}")

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from crunode.core.result import Finding
 
-__all__ = ["Gradient", "Kernel", "State", "Step", "has"]
+__all__ = ["Gradient", "Kernel", "State", "Step", "has_setting"]
 
 Gradient = Callable[[Tensor], tuple[Tensor, Tensor]]
 """Slope and excess of nβ L(w) + (γ/2)‖w − μ‖² at points, one row a chain."""
@@ -85,12 +85,12 @@ class Kernel(Protocol):
         return ()
 
 
-def has(kernel: Kernel, name: str) -> bool:
+def has_setting(kernel: Kernel, name: str) -> bool:
     """Whether a kernel has a setting of that name.
 
     Example:
         >>> from crunode.sampling.stochastic import SGLD
-        >>> has(SGLD(), "batch"), has(SGLD(), "leaps")
+        >>> has_setting(SGLD(), "batch"), has_setting(SGLD(), "leaps")
         (True, False)
     """
     return any(field.name == name for field in dataclasses.fields(kernel))

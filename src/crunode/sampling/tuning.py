@@ -16,7 +16,7 @@ from crunode.core.rng import derived_seed, preserved_rng
 from crunode.errors import InputError
 from crunode.sampling.batching import fill_batch, measure_noise, smaller_steps
 from crunode.sampling.exchange import Exchange
-from crunode.sampling.kernel import Kernel, has
+from crunode.sampling.kernel import Kernel, has_setting
 from crunode.sampling.layout import choose_layout
 from crunode.sampling.metropolis import HMC, MALA
 from crunode.sampling.nuts import NUTS
@@ -242,7 +242,7 @@ def _tune(posterior: Posterior, kernel: Any, asked: tuple[int | None, ...], budg
     else:
         reasons["step"] = "as asked"
     halves: tuple[Rung, ...] = ()
-    if not kernel.metropolis and has(kernel, "batch"):
+    if not kernel.metropolis and has_setting(kernel, "batch"):
         found: Explored | None = None
         if reasons["step"] != "as asked" and (budget is None or budget >= _SHORT):
             found = explore(replace(posterior, landscape=small, nbeta=levels), seed=seed + 3, layout=layout)
@@ -396,7 +396,7 @@ def _lengths(
         if work < _TINY_WORK:
             return chains, 800, 400
         return (chains, 500, 150) if work < FULL_BATCH_WORK else (chains, 200, 100)
-    if kernel.metropolis or not has(kernel, "batch"):
+    if kernel.metropolis or not has_setting(kernel, "batch"):
         return (4, 2000, 500)
     work = min(kernel.batch, land.data.rows) * land.dim
     chains, draws, warmup, slow = lengths_for(kernel, precision or 0.0, levels=len(levels), rungs=rungs, work=work)

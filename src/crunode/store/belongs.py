@@ -16,6 +16,7 @@ from crunode.store.documents import diff, plain, read_document, write_document
 __all__ = ["Header", "refuse"]
 
 _SHOWN = 20
+_VERSION = 1  # of all headers
 
 
 def refuse(folder: str | os.PathLike[str], what: str, lines: Sequence[str]) -> None:
@@ -27,13 +28,14 @@ def refuse(folder: str | os.PathLike[str], what: str, lines: Sequence[str]) -> N
     Example:
         >>> refuse("a", "this run", [])
     """
+    if not lines:
+        return
     first = sorted(lines, key=lambda line: line.partition(":")[0].count("."))
     shown = "\n  ".join([*first[:_SHOWN], *([f"and {len(first) - _SHOWN} more"] if len(first) > _SHOWN else [])])
-    if lines:
-        raise StoreMismatch(
-            f"expected {folder} to hold {what}, got another one; settings differ:\n  {shown}\n"
-            "Choose another folder, or repeat the call with the stored settings."
-        )
+    raise StoreMismatch(
+        f"expected {folder} to hold {what}, got another one; settings differ:\n  {shown}\n"
+        "Choose another folder, or repeat the call with the stored settings."
+    )
 
 
 @dataclass(frozen=True)
@@ -46,7 +48,6 @@ class Header:
         format: Its format.
         key: Where the settings are in it.
         lock: The lock file of who writes the folder.
-        version: Of the format.
 
     Example:
         >>> import tempfile
@@ -63,7 +64,6 @@ class Header:
     format: str
     key: str
     lock: str = "locks/run.lock"
-    version: int = 1
 
     def check(self, home: Path, *beside: str) -> None:
         """Refuse a file, and a folder with other files than `beside` that is not of this kind."""
@@ -80,10 +80,10 @@ class Header:
         """Write the header of a new folder, or hold the one that is there against what is asked for."""
         path, settings = home / self.file, plain(asked)
         if path.exists():
-            stored = read_document(path, self.format, self.version)[self.key]
+            stored = read_document(path, self.format, _VERSION)[self.key]
             refuse(home, f"this {self.what}", diff(stored, settings))
         else:
-            write_document(path, self.format, self.version, {self.key: settings})
+            write_document(path, self.format, _VERSION, {self.key: settings})
 
     @contextlib.contextmanager
     def held(self, home: Path, asked: Any, patience: float = 0.0) -> Iterator[None]:

@@ -181,7 +181,7 @@ class _Affine(_Whole):
 
     def _forms(self, batch: Any) -> Tensor:
         """First-layer values at the origin and their slopes along the directions, shape (1 + k, examples, width)."""
-        x = self.chain.before(self.land.spared(batch[0]))
+        x = self.chain.before(self.land.protected(batch[0]))
         return torch.stack([self._linear(part, x) for part in self._named])
 
     def _linear(self, part: dict[str, Tensor], x: Tensor) -> Tensor:

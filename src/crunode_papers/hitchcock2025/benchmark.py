@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -16,20 +17,21 @@ __all__ = ["RECIPE", "cells", "compute", "rows"]
 _METHODS = ("crunode", "sgld")
 _OF_THE_RUN = ("seconds", "peak_memory")  # what another run of the same cell would have otherwise
 _TOY: dict[str, Any] = {"count": 2, "examples": 200, "steps": 300}
-_MEDIAN = Expected(0.0, 0.05, "the exact coefficients", exact=True, side="at most")
+# A choice: networks on record are off by 0 to 1 % in the median (docs/accuracy.md), and plain SGLD by tens of percent.
+_MEDIAN = Expected(0.05, 0.0, "the exact coefficients", exact=True, side="at most")
 _COVERED = Expected(0.95, 0.0, "95 % intervals", exact=True, side="at least")
 
 
 def cells(size: str, seed: int) -> list[Cell]:
-    """One cell for each network and method; the networks of another seed are others."""
+    """One cell for each network with a known coefficient and each method; seed 0 has the networks on record."""
     kind, count = ("1K", _TOY["count"]) if size == "toy" else (size, None)
     first = 5000 if seed == 0 else derived_seed(seed, 0) % 10**6
-    names = [problem.name for problem in problems_of(kind, count=count, first_seed=first)]
-    settings = {"kind": kind, "count": len(names) if kind[0].isdigit() else None, "first_seed": first}
-    settings["examples"] = _TOY["examples"] if size == "toy" else None
+    found = problems_of(kind, count=count, first_seed=first)
+    settings = {"kind": kind, "count": count, "first_seed": first, "examples": _TOY["examples"] if count else None}
     return [
-        Cell(f"{name} {method}", {**settings, "index": k, "method": method, "options": _options(size, method)})
-        for k, name in enumerate(names)
+        Cell(f"{problem.name} {method}", {**settings, "index": k, "method": method, "options": _options(size, method)})
+        for k, problem in enumerate(found)
+        if problem.truth("local") is not None
         for method in _METHODS
     ]
 
@@ -52,15 +54,16 @@ def rows(results: Sequence[Result], size: str) -> list[Row]:
     """Median error, order and coverage of each method; those of SGLD are shown beside."""
     found = []
     for entry in summarize([{**(result.value or {}), "seconds": result.seconds} for result in results]):
-        for name, key, expected in (
-            ("median relative error", "median_relative_error", _MEDIAN),
-            ("share of pairs in order", "order_preserved", None),
-            ("share within the stated 95 % interval", "coverage", _COVERED),
+        runs, ours = entry["runs"], entry["method"] == "crunode"
+        chance = math.sqrt(_COVERED.value * (1 - _COVERED.value) / runs)  # of the share in so many networks
+        for name, key, expected, se in (
+            ("median relative error", "median_relative_error", _MEDIAN if ours else None, None),
+            ("share of pairs in order", "order_preserved", None, None),
+            ("share within the stated 95 % interval", "coverage", _COVERED if ours else None, chance),
         ):
-            label, value = f"{entry['method']}: {name}", entry[key]
-            judged = expected is not None and entry["method"] == "crunode" and (size != "toy" or key != "coverage")
-            shown = Row(label, None, value, None, None, "shown", f"{entry['runs']} networks")
-            found.append(expected.row(label, value) if expected is not None and judged else shown)
+            label, value, note = f"{entry['method']}: {name}", entry[key], f"{runs} networks"
+            shown = Row(label, None, value, None, None, "shown", note)
+            found.append(expected.row(label, value, se=se, note=note) if expected is not None else shown)
     return found
 
 

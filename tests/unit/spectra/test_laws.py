@@ -89,7 +89,7 @@ def test_integral_of_the_density_over_distances_is_inverted(name):
     z = np.array([0.4 + 0.3j, -1 - 0.2j, law.edges.max() + 0.5, law.edges.min() - 0.5])
     transform = sum((law.density(x) * w / (z[:, None] - x)).sum(1) for x, w in grid(law))
     transform = transform + sum(mass / (z - at) for at, mass in law.atoms)
-    np.testing.assert_allclose(law.inverse(1 / transform), z, atol=2e-3)
+    np.testing.assert_allclose(law.inverse(1 / transform), z, atol=1e-12)
 
 
 def test_edges_are_where_the_density_ends():
