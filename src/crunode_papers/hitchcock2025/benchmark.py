@@ -17,13 +17,13 @@ __all__ = ["RECIPE", "cells", "compute", "rows"]
 _METHODS = ("crunode", "sgld")
 _OF_THE_RUN = ("seconds", "peak_memory")  # what another run of the same cell would have otherwise
 _TOY: dict[str, Any] = {"count": 2, "examples": 200, "steps": 300}
-# A choice: networks on record are off by 0 to 1 % in the median (docs/accuracy.md), and plain SGLD by tens of percent.
+# A choice: the medians on record for these sizes are 0 to 1.5 % (docs/accuracy.md, docs/benchmark.md).
 _MEDIAN = Expected(0.05, 0.0, "the exact coefficients", exact=True, side="at most")
 _COVERED = Expected(0.95, 0.0, "95 % intervals", exact=True, side="at least")
 
 
 def cells(size: str, seed: int) -> list[Cell]:
-    """One cell for each network with a known coefficient and each method; seed 0 has the networks on record."""
+    """One cell for each network with a known coefficient and method; seed 0 has those the command has by default."""
     kind, count = ("1K", _TOY["count"]) if size == "toy" else (size, None)
     first = 5000 if seed == 0 else derived_seed(seed, 0) % 10**6
     found = problems_of(kind, count=count, first_seed=first)
